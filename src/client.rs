@@ -126,6 +126,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &[&str]) -> Result<RequestBuilder> {
+        path.iter().try_for_each(|segment| check_segment(segment))?;
         let mut url = self.base.clone();
         url.path_segments_mut()
             .map_err(|()| Error::internal(format!("{} is no base for paths", self.base)))?
@@ -155,6 +156,17 @@ impl Client {
 
     fn lost(&self, error: &reqwest::Error) -> Error {
         lost(self.base.as_str(), error)
+    }
+}
+
+/// A segment of a path that URLs can carry: they leave out the others, also where these are percent-encoded, and so mean another path.
+fn check_segment(segment: &str) -> Result<()> {
+    match segment {
+        "" => Err(Error::invalid_input("a name or an id is empty: give the one that is meant")),
+        "." | ".." => Err(Error::invalid_input(format!(
+            "`{segment}` can be no name and no id here, as URLs cannot carry it: give another one"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -242,5 +254,9 @@ mod tests {
         let client = Client::new("http://127.0.0.1:1", "t").unwrap();
         let request = client.request(Method::GET, &["v1", "a/b c"]).unwrap().build().unwrap();
         assert_eq!(request.url().as_str(), "http://127.0.0.1:1/v1/a%2Fb%20c");
+        for segment in ["", ".", ".."] {
+            let error = client.request(Method::GET, &["v1", segment, "x"]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{segment}: {error}");
+        }
     }
 }

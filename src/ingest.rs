@@ -35,6 +35,8 @@ const TELL_WAITING: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IngestEvent {
+    /// The job's number: it is cancelled by it. Told again where the job was begun anew while it waited.
+    Begun { id: u64 },
     /// How far it is; what it counts is durable.
     Progress {
         files_done: usize,
@@ -98,7 +100,7 @@ pub enum NotTakenKind {
 }
 
 /// What a job changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct IngestReport {
     /// Files that were found and are of a kind that is read. Those that none of the next three counts were taken whole.
@@ -113,8 +115,18 @@ pub struct IngestReport {
     pub documents_gone: usize,
     /// Of those, the ones that were removed, as was asked.
     pub documents_pruned: usize,
+    /// And the ones that are kept whatever was asked, by their folders.
+    pub kept: Vec<KeptFolder>,
     #[serde(flatten)]
     pub changes: UpsertReport,
+}
+
+/// A named folder in which there is no file at all, though documents of its files are stored. A disk that is not mounted looks like that:
+/// they are not removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeptFolder {
+    pub folder: String,
+    pub documents: usize,
 }
 
 /// Runs ingest jobs one after another. Clones share the queue.
@@ -179,19 +191,22 @@ impl Ingestor {
     pub fn run(&self, begun: Begun, only: Option<Vec<PathBuf>>) -> impl Stream<Item = Result<IngestEvent>> + use<> {
         let ingestor = self.clone();
         self.jobs.stream(JobKind::Ingest, |events| async move {
+            let _ = events.send(Ok(IngestEvent::Begun { id: begun.job.id })).await;
             // They compete for the same processors.
-            let turn = begun.cancelled.run_until_cancelled(ingestor.turn(&events)).await;
+            let turn = begun.cancelled.run_until_cancelled(ingestor.turn(begun.job.id, &events)).await;
+            // What an earlier start got done.
+            let files_done = begun.job.done as usize;
             match turn {
-                None => Ok(IngestEvent::Cancelled { by: begun.cancelled_by(), files_done: 0, files_total: 0 }),
+                None => Ok(IngestEvent::Cancelled { by: begun.cancelled_by(), files_done, files_total: 0 }),
                 // Only a stop keeps it from its turn.
-                Some(Err(_)) => Ok(IngestEvent::Stopped { files_done: 0, files_total: 0 }),
+                Some(Err(_)) => Ok(IngestEvent::Stopped { files_done, files_total: 0 }),
                 Some(Ok(_turn)) => ingestor.take_turn(begun, only, &events).await,
             }
         })
     }
 
-    /// Waits for the turn, and tells what it waits for.
-    async fn turn(&self, events: &mpsc::Sender<Result<IngestEvent>>) -> Result<OwnedMutexGuard<()>> {
+    /// Waits for the turn of job `id`, and tells what it waits for.
+    async fn turn(&self, id: u64, events: &mpsc::Sender<Result<IngestEvent>>) -> Result<OwnedMutexGuard<()>> {
         let mut turn = std::pin::pin!(self.jobs.turn(JobKind::Ingest));
         let mut told = tokio::time::interval(TELL_WAITING);
         loop {
@@ -199,7 +214,9 @@ impl Ingestor {
                 biased;
                 turn = &mut turn => return turn,
                 _ = told.tick() => {
-                    if let Some(AtWork { collection, files_done, files_total, .. }) = self.ingests.at_work() {
+                    // Not for itself: the same may have been asked for twice.
+                    let others = self.ingests.at_work().filter(|at_work| at_work.id != id);
+                    if let Some(AtWork { collection, files_done, files_total, .. }) = others {
                         let (files_done, files_total) = (files_done as usize, files_total as usize);
                         // Nobody has to see every step.
                         let _ = events.try_send(Ok(IngestEvent::Waiting { collection, files_done, files_total }));
@@ -218,10 +235,14 @@ impl Ingestor {
         let waited = begun.clone();
         let begun = match self.ingests.look_up(begun, self.env.now_unix_ms()).await {
             Err(error) if error.kind() == ErrorKind::Cancelled => {
-                return Ok(IngestEvent::Cancelled { by: waited.cancelled_by(), files_done: 0, files_total: 0 });
+                let (by, files_done) = (waited.cancelled_by(), waited.job.done as usize);
+                return Ok(IngestEvent::Cancelled { by, files_done, files_total: 0 });
             }
             found => found?,
         };
+        if begun.job.id != waited.job.id {
+            let _ = events.send(Ok(IngestEvent::Begun { id: begun.job.id })).await;
+        }
         let _turn = self.ingests.take_turn(&begun.job);
         // One that was asked for is not parked any more.
         for other in self.ingests.listed().await?.into_iter().filter(|other| other.state == IngestState::Parked) {
@@ -284,7 +305,8 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
     while let Some(event) = events.next().await {
         match event {
             Ok(
-                IngestEvent::Progress { .. }
+                IngestEvent::Begun { .. }
+                | IngestEvent::Progress { .. }
                 | IngestEvent::LeftAlone { .. }
                 | IngestEvent::Parked { .. }
                 | IngestEvent::Waiting { .. },

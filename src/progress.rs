@@ -38,13 +38,13 @@ pub enum Unit {
 pub struct Progress(Arc<Inner>);
 
 struct Inner {
-    what: String,
     unit: Unit,
     begun: Stopwatch,
     state: Mutex<State>,
 }
 
 struct State {
+    what: String,
     /// Drawn once the work turns out to be long.
     bar: Option<ProgressBar>,
     last_line: Stopwatch,
@@ -59,8 +59,18 @@ impl Progress {
     /// Begins `what`; shown from the first [`set`](Self::set) or [`tick`](Self::tick) after two seconds.
     pub fn new(what: impl Into<String>, unit: Unit) -> Self {
         let begun = Stopwatch::start();
-        let state = State { bar: None, last_line: begun.clone(), lines: 0, done: 0, total: 0, left_s: None };
-        Self(Arc::new(Inner { what: what.into(), unit, begun, state: Mutex::new(state) }))
+        let what = what.into();
+        let state = State { what, bar: None, last_line: begun.clone(), lines: 0, done: 0, total: 0, left_s: None };
+        Self(Arc::new(Inner { unit, begun, state: Mutex::new(state) }))
+    }
+
+    /// Says what is done now.
+    pub fn call(&self, what: String) {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = &state.bar {
+            bar.set_message(what.clone());
+        }
+        state.what = what;
     }
 
     /// Has the next [`set`](Self::set) show that it takes so many seconds more; `None`: nobody knows.
@@ -78,7 +88,8 @@ impl Progress {
         }
         if std::io::stderr().is_terminal() {
             let left = state.left_s.map_or_else(String::new, left);
-            let bar = state.bar.get_or_insert_with(|| inner.bar());
+            let State { what, bar, .. } = &mut *state;
+            let bar = bar.get_or_insert_with(|| inner.bar(what));
             bar.set_length(total);
             bar.set_prefix(left);
             bar.set_position(done);
@@ -125,7 +136,7 @@ impl Progress {
 }
 
 impl Inner {
-    fn bar(&self) -> ProgressBar {
+    fn bar(&self, what: &str) -> ProgressBar {
         let template = match self.unit {
             Unit::Bytes => "{msg} [{bar:30}] {bytes}/{total_bytes} {eta}",
             Unit::Items => "{msg} [{bar:30}] {pos}/{len} {eta}",
@@ -136,7 +147,7 @@ impl Inner {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_message(self.what.clone());
+        bar.set_message(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(120));
         bar
     }
@@ -148,21 +159,21 @@ impl Inner {
         match self.unit {
             Unit::Bytes if state.total > 0 => {
                 let (done, total) = (mebibytes(state.done), mebibytes(state.total));
-                eprintln!("{}: {done:.0} of {total:.0} MiB, {seconds} s", self.what);
+                eprintln!("{}: {done:.0} of {total:.0} MiB, {seconds} s", state.what);
             }
             Unit::Items if state.total > 0 => {
                 let left_s = self.begun.elapsed_s() / state.done as f64 * state.total.saturating_sub(state.done) as f64;
                 self.line_of_items(state, left_s.is_finite().then_some(left_s));
             }
             Unit::Estimated if state.total > 0 => self.line_of_items(state, state.left_s),
-            _ => eprintln!("{}: {seconds} s", self.what),
+            _ => eprintln!("{}: {seconds} s", state.what),
         }
     }
 
-    fn line_of_items(&self, State { done, total, .. }: &State, left_s: Option<f64>) {
+    fn line_of_items(&self, State { what, done, total, .. }: &State, left_s: Option<f64>) {
         let seconds = self.begun.elapsed().as_secs();
         let left = left_s.map_or_else(String::new, |left_s| format!(", {}", left(left_s)));
-        eprintln!("{}: {done} of {total}, {seconds} s{left}", self.what);
+        eprintln!("{what}: {done} of {total}, {seconds} s{left}");
     }
 }
 
@@ -188,7 +199,7 @@ impl Drop for Inner {
             SCREEN.remove(&bar);
         }
         if state.lines > 0 {
-            eprintln!("{}: ended after {:.0} s", self.what, self.begun.elapsed_s());
+            eprintln!("{}: ended after {:.0} s", state.what, self.begun.elapsed_s());
         }
     }
 }
@@ -207,6 +218,8 @@ mod tests {
         drop(state);
         progress.tick();
         assert_eq!(progress.0.state.lock().unwrap().done, 1, "a tick goes back to nothing");
+        progress.clone().call("another".into());
+        assert_eq!(progress.0.state.lock().unwrap().what, "another");
     }
 
     #[test]

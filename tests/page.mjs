@@ -95,7 +95,7 @@ await page.getByText("0 entries, 0 B").waitFor();
 // Its KV again, ahead of questions; then a document goes.
 await go("Collections");
 await page.getByRole("link", { name: "world" }).click();
-await page.getByRole("button", { name: "Compute its KV ahead" }).click();
+await page.getByRole("button", { name: "Read it ahead (warm up)" }).click();
 await page.getByText(/\d+ computed, \d+ were there/).waitFor();
 const row = page.locator("tr", { hasText: "onerror" });
 await row.getByRole("button", { name: "Delete" }).click();

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use ragstone_storage::catalog::{ApiKeyRecord, Catalog, Role};
-use ragstone_storage::corpus::{check_name, tenant_of};
+use ragstone_storage::corpus::{check_stored_name, tenant_of};
 use ragstone_storage::env::Env;
 
 use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tenant::check_tenant;
+use crate::tenant::check_new_tenant;
 
 /// What every key begins with, so that a person or a scanner of leaked secrets knows one.
 const PREFIX: &str = "rag_";
@@ -202,11 +202,12 @@ fn check(name: &str, tenant: &str, collections: &[String]) -> Result<()> {
             "a key's name has 1 to {MOST_NAME_BYTES} bytes of letters, digits and ASCII signs, and no slash"
         ));
     }
-    check_tenant(tenant)?;
+    check_new_tenant(tenant)?;
     if collections.len() > MOST_COLLECTIONS {
         return invalid(format!("a key may be given {MOST_COLLECTIONS} collections of others at most"));
     }
-    collections.iter().try_for_each(|collection| check_name(collection))
+    // It may be one of an earlier version's.
+    collections.iter().try_for_each(|collection| check_stored_name(collection))
 }
 
 /// As much of somebody's text as a message needs.

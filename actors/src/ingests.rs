@@ -83,7 +83,7 @@ pub enum CancelledBy {
     /// Somebody ended it by its number.
     #[default]
     Request,
-    /// Its collection, or a document that it would have brought back, was deleted.
+    /// Its collection, or a document that it may have brought back, was deleted.
     Deletion,
 }
 
@@ -140,8 +140,10 @@ pub struct UnfinishedIngest {
 pub enum IngestState {
     /// It works.
     Running,
-    /// Another one has the turn, or the next start takes it up.
+    /// Another one has the turn.
     Waiting,
+    /// Nobody is at it. The next start goes on with it, and so does `ragstone ingest` with its paths.
+    Interrupted,
     /// It failed, as `error` says. The next start goes on with it, and so does `ragstone ingest` with its paths.
     Failed,
     /// It ended ragstone again and again, and only `ragstone ingest` with its paths takes it up.
@@ -150,7 +152,7 @@ pub enum IngestState {
 
 impl From<IngestJob> for UnfinishedIngest {
     fn from(job: IngestJob) -> Self {
-        let state = if is_parked(&job) { IngestState::Parked } else { IngestState::Waiting };
+        let state = if is_parked(&job) { IngestState::Parked } else { IngestState::Interrupted };
         let IngestJob { id, collection, paths, created_unix_ms, done: files_done, .. } = job;
         Self { id, collection, paths, created_unix_ms, state, files_done, files_total: None, error: None }
     }
@@ -419,7 +421,7 @@ fn known(begun: &mut BTreeMap<u64, Known>, job: IngestJob) -> Begun {
 pub fn cancelled(by: CancelledBy) -> Error {
     let message = match by {
         CancelledBy::Deletion => {
-            "the ingest was cancelled: its collection, or a document that it would have brought back, was deleted meanwhile; \
+            "the ingest was cancelled: its collection, or a document that it may have brought back, was deleted meanwhile; \
              run it again if its files are wanted"
         }
         CancelledBy::Request => {
@@ -520,7 +522,9 @@ mod tests {
         assert_eq!(listed().await.len(), 1);
         // The next start takes up what is left.
         let ingests = Ingests::new(ingests.0.catalog.clone());
-        assert_eq!(ingests.listed().await.unwrap()[0].state, IngestState::Waiting);
+        assert_eq!(ingests.listed().await.unwrap()[0].state, IngestState::Interrupted);
+        let _all = ingests.unfinished().await.unwrap();
+        assert_eq!(ingests.listed().await.unwrap()[0].state, IngestState::Waiting, "it is taken up");
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! Names of tenants.
 
+use ragstone_storage::corpus::is_name;
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a tenant's name.
@@ -21,6 +23,22 @@ pub fn check_tenant(name: &str) -> Result<()> {
     shown.truncate(MAX_TENANT_BYTES);
     let message = format!(
         "`{shown}` cannot name a tenant: use at most {MAX_TENANT_BYTES} printable ASCII characters, without spaces at the ends"
+    );
+    Err(Error::new(ErrorKind::InvalidInput, message))
+}
+
+/// Checks the name of a tenant that is given its first key: its collections are called by it, so that it is named as they are. Keys that
+/// are there may be of others.
+///
+/// # Errors
+/// `InvalidInput`.
+pub fn check_new_tenant(name: &str) -> Result<()> {
+    check_tenant(name)?;
+    if name.is_empty() || is_name(name) {
+        return Ok(());
+    }
+    let message = format!(
+        "`{name}` cannot name a tenant: use at most {MAX_TENANT_BYTES} of the letters a to z and A to Z, digits, dots, dashes and underscores"
     );
     Err(Error::new(ErrorKind::InvalidInput, message))
 }
@@ -49,6 +67,16 @@ mod tests {
         for name in [" a", "a ", " ", "a\nb", "a\u{1b}[2J", "é", "\u{0}", &"x".repeat(65), &"é".repeat(100)] {
             let error = check_tenant(name).unwrap_err();
             assert!(error.to_string().is_ascii() && error.to_string().len() < 200, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_new_tenant_is_named_as_collections_are() {
+        for name in ["", "acme", "Team_7.blue-x", &"x".repeat(64)] {
+            check_new_tenant(name).unwrap();
+        }
+        for name in ["a b", "a/b", "..", ".", "a\tb", "Team 7 / blue", &"x".repeat(65)] {
+            check_new_tenant(name).unwrap_err();
         }
     }
 }

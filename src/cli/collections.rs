@@ -55,12 +55,12 @@ pub enum DocumentsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a document with its passages and their KV; several of one file want --yes
+    /// Remove a document, or those of a file or a folder, with their passages and KV; several want --yes
     Delete {
         /// The collection [default: default, or the only one there is]
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
-        /// Its id, its path or its source, as ragstone documents list prints them
+        /// Its id, its path or its source, as ragstone documents list prints them, or a folder of their files, which may be gone
         #[arg(value_name = "ID|PATH")]
         id: String,
         #[command(flatten)]

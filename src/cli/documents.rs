@@ -1,6 +1,6 @@
 //! A collection's documents, as commands look through them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ragstone_storage::corpus::DocumentInfo;
 
@@ -8,7 +8,7 @@ use crate::api::Page;
 use crate::api::collections::{DocumentsQuery, unnamed};
 use crate::cli::output;
 use crate::client::Client;
-use crate::document::shown;
+use crate::document::{may_have_several, shown};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The collection that a command means: the one that it names, or where it names none, the one that [`unnamed`] finds.
@@ -33,72 +33,97 @@ pub async fn all(client: &Client, collection: &str) -> Result<Vec<DocumentInfo>>
     }
 }
 
-/// The ids of the documents of one file, named by its path or by their source; `None` where no document was read from it.
+/// What a path or a source means: the documents of one file, or those of all files below a folder, which need not be there any more;
+/// `None` where no document was read from it.
 ///
 /// # Errors
-/// `NotFound` where `given` is a path of which there is no document, and `InvalidInput` where it means several files.
-pub async fn of_file(client: &Client, collection: &str, given: &str) -> Result<Option<Vec<String>>> {
-    let path = Path::new(given).canonicalize().or_else(|_| std::path::absolute(given));
-    // As a document's source is written.
-    let path = path.map_or_else(|_| given.to_owned(), |path| shown(&path));
+/// `NotFound` where `given` is a path of which there is no document, and `InvalidInput` where it means two files.
+pub async fn at_path(client: &Client, collection: &str, given: &str) -> Result<Option<Found>> {
+    let path = real(given);
     match found(&all(client, collection).await?, given, &path) {
-        Found::Documents(ids) => Ok(Some(ids)),
         // Whoever gave an id hears that there is no such document.
         Found::Nothing if !given.contains(['/', '\\']) && !Path::new(given).exists() => Ok(None),
-        found => Err(not_one_file(&found, collection, given)),
+        found @ (Found::File(_) | Found::Folder(_)) => Ok(Some(found)),
+        found => Err(not_found(&found, collection, given)),
+    }
+}
+
+/// A path as the source of a document has it: links are followed as far as there is something still.
+fn real(given: &str) -> String {
+    let Ok(whole) = std::path::absolute(given) else { return given.to_owned() };
+    let found = whole.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match found.and_then(|(above, real)| Some(real.join(whole.strip_prefix(above).ok()?))) {
+        // Joined with nothing, a path would end in a separator.
+        Some(real) => shown(&real.components().collect::<PathBuf>()),
+        None => shown(&whole),
     }
 }
 
 /// Which documents a path or a source means.
-#[derive(Debug, PartialEq, Eq)]
-enum Found {
+#[derive(Debug, PartialEq)]
+pub enum Found {
     /// Those of one file.
-    Documents(Vec<String>),
-    /// Files of a folder: so many documents.
-    Folder(usize),
+    File(Vec<DocumentInfo>),
+    /// Those of the files below a folder.
+    Folder(Vec<DocumentInfo>),
     /// One file has it for its path, and another, which was uploaded, for its name.
-    SeveralFiles(Vec<String>),
+    TwoFiles(Vec<String>),
     Nothing,
 }
 
 fn found(documents: &[DocumentInfo], given: &str, path: &str) -> Found {
-    let of = |is_meant: &dyn Fn(&str) -> bool| -> Vec<String> {
+    let of = |is_meant: &dyn Fn(&str) -> bool| -> Vec<DocumentInfo> {
         let is_meant = |document: &&DocumentInfo| document.source.as_deref().is_some_and(is_meant);
-        documents.iter().filter(is_meant).map(|document| document.id.clone()).collect()
+        documents.iter().filter(is_meant).cloned().collect()
     };
     let (by_path, by_source) = (of(&|source| is_of_file(source, path)), of(&|source| is_of_file(source, given)));
-    let inside = of(&|source| source.strip_prefix(path).is_some_and(|rest| rest.starts_with(['/', '\\'])));
+    let folder = path.trim_end_matches(['/', '\\']);
+    let inside = of(&|source| source.strip_prefix(folder).is_some_and(|rest| rest.starts_with(['/', '\\'])));
     match (by_path.is_empty(), by_source.is_empty()) {
-        (false, false) if by_path != by_source => Found::SeveralFiles([by_path, by_source].concat()),
-        (false, _) => Found::Documents(by_path),
-        (true, false) => Found::Documents(by_source),
+        (false, false) if by_path != by_source => {
+            Found::TwoFiles([by_path, by_source].concat().into_iter().map(|document| document.id).collect())
+        }
+        (false, _) => Found::File(by_path),
+        (true, false) => Found::File(by_source),
         (true, true) if inside.is_empty() => Found::Nothing,
-        (true, true) => Found::Folder(inside.len()),
+        (true, true) => Found::Folder(inside),
     }
 }
 
 /// Whether a document's source is this file, or a record of it.
 fn is_of_file(source: &str, file: &str) -> bool {
-    source.strip_prefix(file).is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+    // What follows the `#` of a mail is anything. Of other files it is a part of another file's name.
+    let is_record = |rest: &str| rest.starts_with('#') && may_have_several(Path::new(file));
+    source.strip_prefix(file).is_some_and(|rest| rest.is_empty() || is_record(rest))
 }
 
-fn not_one_file(found: &Found, collection: &str, given: &str) -> Error {
+/// The files, each once, that are still there of those that documents were read from: an ingest reads them again.
+pub fn files_there(documents: &[DocumentInfo]) -> Vec<&str> {
+    // The source of an uploaded document is a name.
+    let is_there = |file: &&str| Path::new(file).is_absolute() && Path::new(file).is_file();
+    let sources = documents.iter().filter_map(|document| document.source.as_deref());
+    let files = sources.filter_map(|source| {
+        let of_record = source.rsplit_once('#').map(|(file, _)| file);
+        [Some(source), of_record].into_iter().flatten().find(is_there)
+    });
+    let mut there: Vec<&str> = files.collect();
+    there.sort_unstable();
+    there.dedup();
+    there
+}
+
+fn not_found(found: &Found, collection: &str, given: &str) -> Error {
     let given = output::one_line(given, 200);
-    let list = format!("`ragstone documents list --collection {collection}` prints ids and paths");
     match found {
-        Found::SeveralFiles(ids) => Error::invalid_input(format!(
+        Found::TwoFiles(ids) => Error::invalid_input(format!(
             "{given} is the path of a file and the name of another, which was uploaded: give one of their ids: {}",
             ids.join(", ")
         )),
-        Found::Folder(documents) => Error::invalid_input(format!(
-            "{given} is a folder, of whose files there are {}: give a file. Once the files are gone, `ragstone ingest FOLDER --prune \
-             --collection {collection}` removes them all",
-            output::count(*documents as u64, "document", "documents")
-        )),
-        Found::Documents(_) | Found::Nothing => Error::new(
+        _ => Error::new(
             ErrorKind::NotFound,
             format!(
-                "{given} is no document's id, and no document of collection `{collection}` was read from such a file; {list}"
+                "{given} is no document's id, and no document of collection `{collection}` was read from such a file or folder; \
+                 `ragstone documents list --collection {collection}` prints ids and paths"
             ),
         ),
     }
@@ -123,23 +148,53 @@ mod tests {
             document("5", Some("https://example.org/a")),
             document("6", None),
         ];
-        let ids = |ids: &[&str]| Found::Documents(ids.iter().map(|id| (*id).to_owned()).collect());
+        let ids = |found| match found {
+            Found::File(documents) => documents.into_iter().map(|document| document.id).collect(),
+            other => vec![format!("{other:?}")],
+        };
         let at = |given: &str, path: &str| found(&documents, given, path);
-        assert_eq!(at("roof.md", "/n/roof.md"), ids(&["1"]));
-        assert_eq!(at("/n/all.jsonl", "/n/all.jsonl"), ids(&["2", "3"]));
-        assert_eq!(at("/n/all.jsonl#L2", "/n/all.jsonl#L2"), ids(&["3"]));
-        assert_eq!(at("notes.md", "/x/notes.md"), ids(&["4"]));
-        assert_eq!(at("https://example.org/a", "/x/https:/example.org/a"), ids(&["5"]));
-        assert_eq!(at("/n", "/n"), Found::Folder(3));
+        assert_eq!(ids(at("roof.md", "/n/roof.md")), ["1"]);
+        assert_eq!(ids(at("/n/all.jsonl", "/n/all.jsonl")), ["2", "3"]);
+        assert_eq!(ids(at("/n/all.jsonl#L2", "/n/all.jsonl#L2")), ["3"]);
+        assert_eq!(ids(at("notes.md", "/x/notes.md")), ["4"]);
+        assert_eq!(ids(at("https://example.org/a", "/x/https:/example.org/a")), ["5"]);
+        for folder in ["/n", "/n/", "/"] {
+            let Found::Folder(below) = at(folder, folder) else { panic!("{folder}") };
+            assert_eq!(below.len(), 3);
+        }
         assert_eq!(at("/n/roo", "/n/roo"), Found::Nothing);
+        let odd = [document("1", Some("/n/a.md")), document("2", Some("/n/a.md#old.txt")), document("3", Some("#b.md"))];
+        let at = |given: &str, path: &str| found(&odd, given, path);
+        assert_eq!(ids(at("a.md", "/n/a.md")), ["1"], "and not another file's");
+        assert_eq!(ids(at("/n/a.md#old.txt", "/n/a.md#old.txt")), ["2"]);
+        assert_eq!(at("", "/x"), Found::Nothing);
         let both = [document("1", Some("/n/notes.md")), document("4", Some("notes.md"))];
-        let several = found(&both, "notes.md", "/n/notes.md");
-        assert_eq!(several, Found::SeveralFiles(vec!["1".into(), "4".into()]));
-        let said = not_one_file(&several, "c", "notes.md").to_string();
+        let two = found(&both, "notes.md", "/n/notes.md");
+        assert_eq!(two, Found::TwoFiles(vec!["1".into(), "4".into()]));
+        let said = not_found(&two, "c", "notes.md").to_string();
         assert!(said.contains("give one of their ids: 1, 4"), "{said}");
-        let said = not_one_file(&Found::Folder(3), "c", "/n").to_string();
-        assert!(said.contains("3 documents") && said.contains("--prune --collection c"), "{said}");
-        let said = not_one_file(&Found::Nothing, "c", "/n/x").to_string();
+        let said = not_found(&Found::Nothing, "c", "/n/x").to_string();
         assert!(said.contains("ragstone documents list --collection c"), "{said}");
+    }
+
+    #[test]
+    fn what_is_gone_is_called_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let real_folder = folder.path().canonicalize().unwrap();
+        let gone = folder.path().join("gone/deep");
+        assert_eq!(real(gone.to_str().unwrap()), shown(&real_folder.join("gone/deep")));
+        let around = folder.path().join("..").join(folder.path().file_name().unwrap()).join("gone/");
+        assert_eq!(real(around.to_str().unwrap()), shown(&real_folder.join("gone")));
+        assert_eq!(real(folder.path().to_str().unwrap()), shown(&real_folder));
+    }
+
+    #[test]
+    fn files_that_are_there_are_named_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(path("all.jsonl"), "").unwrap();
+        let records = ["all.jsonl#L1", "all.jsonl#L2", "gone.md"].map(|name| document(name, Some(&path(name))));
+        let documents = [&records[..], &[document("up", Some("all.jsonl")), document("none", None)]].concat();
+        assert_eq!(files_there(&documents), [path("all.jsonl")]);
     }
 }

@@ -39,7 +39,7 @@ pub struct Args {
     /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); what is already there unchanged is left alone
     #[arg(required_unless_present_any = ["list", "cancel"], value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The collection to add to; created where it is missing
+    /// The collection to add to; created where it is missing. TENANT/NAME names a tenant's
     #[arg(long, value_name = "NAME", default_value = "default")]
     collection: String,
     /// Remove documents, and their KV, of files that were in these folders and are gone
@@ -63,7 +63,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Ingested<'a> {
     #[serde(flatten)]
-    report: IngestReport,
+    report: &'a IngestReport,
     /// Files that were not taken whole.
     skipped: &'a [NotTaken],
     /// Files of other kinds, by the endings of their names.
@@ -72,8 +72,14 @@ struct Ingested<'a> {
     hidden: usize,
 }
 
-/// How far an ingest is: files that are done, and all of them.
-type Progressed = Cell<Option<(usize, usize)>>;
+/// What is known of an ingest on its way.
+#[derive(Default)]
+struct Progressed {
+    /// The number by which it is cancelled.
+    id: Cell<Option<u64>>,
+    /// Files that are done, and all of them.
+    far: Cell<Option<(usize, usize)>>,
+}
 
 /// Ingests, after what earlier commands left unfinished. Files that are not taken whole are named; the exit status is 1 where nothing was
 /// taken.
@@ -168,7 +174,8 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
             }
             listened.map_err(|(error, _)| error)
         };
-        let what_now = |is_remote: bool| Some(told::interrupted((is_remote, passes.get()), far.get()));
+        let what_now =
+            |is_remote: bool| Some(told::interrupted((is_remote, passes.get()), far.id.get(), far.far.get()));
         match access::creating_job(config, "ingest", work, &what_now).await {
             // The job is journaled, and the folder is free: this command goes on by itself.
             Err(error) if has_ended.get() && error.kind() == ErrorKind::Unavailable => {
@@ -180,12 +187,13 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
     let Told { report, skipped, left_alone, hidden } = told;
     let not_taken = NotTakenFiles { paths: wanted.paths.clone(), report, files: skipped, left_alone };
     if args.json {
+        let report = &not_taken.report;
         output::json(&Ingested { report, skipped: &not_taken.files, left_alone: &not_taken.left_alone, hidden })?;
     } else if !not_taken.is_all() {
-        output::line(&told::summary(&report, &args.collection))?;
-        for line in
-            [told::others(&not_taken.left_alone), told::hidden_ones(hidden), told::gone(&report)].into_iter().flatten()
-        {
+        let report = &not_taken.report;
+        output::line(&told::summary(report, &args.collection))?;
+        let others = [told::others(&not_taken.left_alone), told::hidden_ones(hidden), told::gone(report)];
+        for line in others.into_iter().flatten().chain(told::kept(report)) {
             output::line(&line)?;
         }
     }
@@ -197,18 +205,21 @@ async fn listen(
     client: &Client,
     args: &Args,
     wanted: &Ingest,
-    far: &Progressed,
+    Progressed { id: number, far }: &Progressed,
 ) -> std::result::Result<Told, (Error, bool)> {
     let path = ["v1", "collections", &args.collection, "ingest"];
     let is_other = |error: Error| (error, false);
     let mut events = std::pin::pin!(client.events(&path, wanted).await.map_err(is_other)?);
-    let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Estimated);
+    let ingesting = || format!("ingesting into {}", args.collection);
+    let bar = Progress::new(ingesting(), Unit::Estimated);
     let (mut skipped, mut alone, mut waits_for) = (Vec::new(), (BTreeMap::new(), 0), String::new());
     let (mut left, watch) = (TimeLeft::default(), Stopwatch::start());
     while let Some(event) = bar.during(events.next()).await.transpose().map_err(is_other)? {
         match event {
+            IngestEvent::Begun { id } => number.set(Some(id)),
             IngestEvent::Progress { files_done, files_total, new, .. } => {
                 far.set(Some((files_done, files_total)));
+                bar.call(ingesting());
                 bar.estimate(left.after(watch.elapsed_s(), (files_done, files_total), new));
                 bar.set(files_done as u64, files_total as u64);
             }
@@ -217,11 +228,13 @@ async fn listen(
                 beside_bars(|| eprintln!("ragstone: {}", told::parked(&collection, &paths)));
             }
             IngestEvent::LeftAlone { kinds, hidden } => alone = (kinds, hidden),
-            IngestEvent::Waiting { collection, files_done, files_total } if collection != waits_for => {
-                beside_bars(|| eprintln!("{}", told::waiting(&collection, files_done, files_total)));
-                waits_for = collection;
+            IngestEvent::Waiting { collection, files_done, files_total } => {
+                bar.call(told::waits(&args.collection, &collection, (files_done, files_total)));
+                if collection != waits_for {
+                    beside_bars(|| eprintln!("{}", told::waiting(&collection, (files_done, files_total))));
+                    waits_for = collection;
+                }
             }
-            IngestEvent::Waiting { .. } => {}
             IngestEvent::Cancelled { by, files_done, files_total } => {
                 // Not to be tried again.
                 let message = told::cancelled(by, (files_done, files_total));

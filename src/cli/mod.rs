@@ -202,7 +202,7 @@ impl Cli {
     pub fn from_arguments() -> Self {
         let matches = Self::described().try_get_matches().unwrap_or_else(|error| {
             let arguments: Vec<String> = std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
-            hints::with_tip(error, &arguments).exit()
+            hints::with_tip(error, &arguments, &Self::described()).exit()
         });
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }

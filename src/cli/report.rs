@@ -17,7 +17,7 @@ pub fn citations(citations: &[Citation]) -> String {
     for Citation { number, document_id, title, source, text, also_in, .. } in citations {
         let title = one_line(if title.is_empty() { document_id } else { title }, 40);
         let source = source.as_ref().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
-        let _ = writeln!(out, "  [{number}] {title}{source}: {}", one_line(text, 70));
+        let _ = writeln!(out, "  [{number}] {title}{source}: {}", one_line(&paragraphs(text), 70));
         out.push_str(&self::also_in(also_in, "      "));
     }
     if out.is_empty() { out } else { format!("\nSources\n{out}") }
@@ -28,6 +28,11 @@ pub fn also_in(places: &[Elsewhere], indent: &str) -> String {
     let [other, rest @ ..] = places else { return String::new() };
     let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
     format!("{indent}the same text is in {}{more}\n", one_line(place(other), 60))
+}
+
+/// On one line a heading would run into what follows it.
+pub fn paragraphs(text: &str) -> String {
+    text.trim().replace("\n\n", " · ")
 }
 
 /// What people know another place of a text by.
@@ -190,5 +195,6 @@ mod tests {
         let text =
             citations(&[Citation { number: 1, title, source: Some("/a".to_owned()), text, ..Citation::default() }]);
         assert_eq!(text, "\nSources\n  [1] T (/a): long text\n");
+        assert_eq!(paragraphs("Decision\n\nOn 12 March\nwe chose.\n\n"), "Decision · On 12 March\nwe chose.");
     }
 }

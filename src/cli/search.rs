@@ -104,7 +104,7 @@ fn passages(hits: &[Hit], full: bool) -> String {
                 let _ = writeln!(out, "    {line}");
             }
         } else {
-            let _ = writeln!(out, "    {}", output::one_line(&passage.text, SHOWN));
+            let _ = writeln!(out, "    {}", output::one_line(&report::paragraphs(&passage.text), SHOWN));
         }
         out.push_str(&report::also_in(also_in, "    "));
     }

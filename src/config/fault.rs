@@ -113,7 +113,7 @@ fn named(wanted: &str, found: &Actual, key: &str) -> String {
     let unsigned = |bits: &str| match bits {
         "8" => "from 0 to 255",
         "16" => "from 0 to 65535",
-        _ => "from 0 on",
+        _ => "that is not negative",
     };
     let is_number = matches!(found, Actual::Signed(_) | Actual::Unsigned(_));
     match wanted {
@@ -155,7 +155,7 @@ mod tests {
         for (text, expected) in [
             ("top_k = \"many\"", "the text \"many\" was given, and wanted is a whole number"),
             ("top_k = 1.5", "the number 1.5 was given, and wanted is a whole number"),
-            ("top_k = -1", "the number -1 was given, and wanted is a whole number from 0 on"),
+            ("top_k = -1", "the number -1 was given, and wanted is a whole number that is not negative"),
             ("top_k = [1]", "a list was given, and wanted is a whole number"),
             ("offline = 3", "the number 3 was given, and wanted is true or false"),
             ("offline = \"yes\"", "the text \"yes\" was given, and wanted is true or false"),

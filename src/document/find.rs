@@ -37,6 +37,8 @@ pub struct Found {
     pub hidden: usize,
     /// Folders that were walked, as they were named, and what was named and is not there any more.
     pub folders: Vec<PathBuf>,
+    /// Those of them in which there is no file at all: a disk that is not mounted looks like that.
+    pub empty: Vec<PathBuf>,
 }
 
 /// Walks folders in sorted order, hidden entries left out. A named path may be a link; inside a named folder, only links to
@@ -71,13 +73,18 @@ impl Walk {
         for path in paths {
             match path.canonicalize().and_then(|real| Ok((std::fs::metadata(path)?, real))) {
                 Ok((metadata, real)) if metadata.is_dir() => {
+                    let before = self.files();
                     self.walk(path, real.into())?;
                     self.found.folders.push(path.clone());
+                    if self.files() == before {
+                        self.found.empty.push(path.clone());
+                    }
                 }
                 Ok((metadata, _)) => self.add(path.clone(), &metadata, None),
                 Err(error) => {
                     if is_removed(path) {
                         self.found.folders.push(path.clone());
+                        self.found.empty.push(path.clone());
                     }
                     self.refuse(path.clone(), error.to_string());
                 }
@@ -113,7 +120,12 @@ impl Walk {
     }
 
     fn entries(&self) -> usize {
-        self.found.files.len() + self.found.unreadable.len() + self.found.left_alone.values().sum::<usize>()
+        self.files() + self.found.unreadable.len()
+    }
+
+    /// Whether ragstone reads them or not.
+    fn files(&self) -> usize {
+        self.found.files.len() + self.found.left_alone.values().sum::<usize>()
     }
 
     fn too_many(&self, root: &Path) -> Error {
@@ -228,6 +240,13 @@ mod tests {
         assert_eq!(unreadable, std::slice::from_ref(&missing));
         assert_eq!((found.left_alone, found.hidden), (BTreeMap::from([(".bin".to_owned(), 1)]), 1));
         assert_eq!(found.folders, [folder.path(), &missing]);
+        assert_eq!(found.empty, std::slice::from_ref(&missing));
+        let (bare, other) = (folder.path().join("bare"), folder.path().join("other"));
+        fs::create_dir_all(bare.join("deep")).unwrap();
+        fs::write(bare.join(".keep"), "x").unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("c.bin"), "x").unwrap();
+        assert_eq!(find_files(&[folder.path().to_owned(), bare.clone(), other]).unwrap().empty, [bare]);
         // One that was named itself is meant.
         let named = find_files(&[folder.path().join("c.bin")]).unwrap();
         assert!(named.unreadable[0].1.contains("not a format"), "{named:?}");

@@ -23,13 +23,18 @@ pub fn lines(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
     let mut bad = Bad::default();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let anchor = || format!("L{}", index + 1);
-        let read = serde_json::from_str(line).map_err(|error| error.to_string());
+        let read = serde_json::from_str(line).map_err(|error| without_line(&error));
         match read.and_then(|value| document(value, anchor())) {
             Ok(parsed) => each(parsed)?,
             Err(why) => bad.note(|| format!("line {}: {why}", index + 1)),
         }
     }
     Ok(bad.told("lines"))
+}
+
+/// Of a record that has one line: it is the first there, and another one in the file.
+fn without_line(error: &serde_json::Error) -> String {
+    error.to_string().replacen(&format!(" at line {} ", error.line()), " at ", 1)
 }
 
 /// Whether a file is an array, of documents then; any other JSON is text as it stands.
@@ -155,5 +160,16 @@ fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_line_has_one_number() {
+        let bad = lines("{\"text\": \"fine\"}\n{text: 1}\n{\"text\": ", &mut |_| Ok(())).unwrap().unwrap();
+        assert_eq!(bad, "line 2: key must be a string at column 2; line 3: EOF while parsing a value at column 9");
     }
 }

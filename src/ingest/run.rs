@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::attempts::{GROUP_FILES, Record, Standing};
 use super::reading::{Reading, Step, stopped};
-use super::{IngestEvent, IngestReport, Ingestor, NewFiles, NotTaken, NotTakenKind, blocking};
+use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
 use crate::document::{self, FoundFile, shown};
 use crate::error::Result;
 
@@ -107,8 +107,8 @@ impl<'a> Run<'a> {
         loop {
             let group = self.next_group(&mut files).await;
             if group.is_empty() {
-                self.look_for_gone(found.folders).await?;
-                return Ok(self.report);
+                self.look_for_gone(found.folders, found.empty).await?;
+                return Ok(std::mem::take(&mut self.report));
             }
             self.record.begin_files(group.iter().map(|file| shown(&file.path)).collect());
             self.note().await?;
@@ -217,17 +217,21 @@ impl<'a> Run<'a> {
         self.new.bytes_done += bytes.unwrap_or(0);
     }
 
-    /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more.
-    async fn look_for_gone(&mut self, folders: Vec<PathBuf>) -> Result<()> {
+    /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more. Those of `empty`
+    /// folders stay.
+    async fn look_for_gone(&mut self, folders: Vec<PathBuf>, empty: Vec<PathBuf>) -> Result<()> {
         if folders.is_empty() {
             return Ok(());
         }
         let Ingestor { library, jobs, .. } = self.ingestor;
-        let documents =
-            library.pick_documents(self.collection(), move |id, source| is_gone(source, &folders).then_some(id));
-        for document in self.unless_ended(documents).await? {
+        let documents = library.pick_documents(self.collection(), move |id, source| {
+            is_gone(source, &folders).then(|| (id, within(source, &empty).map(shown)))
+        });
+        for (document, empty) in self.unless_ended(documents).await? {
             self.report.documents_gone += 1;
-            if self.record.job().prune {
+            if let Some(folder) = empty {
+                keep(&mut self.report.kept, folder);
+            } else if self.record.job().prune {
                 if jobs.stopping().is_cancelled() {
                     return Err(stopped());
                 }
@@ -379,6 +383,20 @@ fn is_gone(source: &str, folders: &[PathBuf]) -> bool {
     is_within && !source.contains('\\') && is_missing(source) && is_missing(file)
 }
 
+/// The empty folder that a source's file was in. One that was named itself and is gone was in none.
+fn within<'a>(source: &str, empty: &'a [PathBuf]) -> Option<&'a Path> {
+    let file = Path::new(file_of(source));
+    empty.iter().map(PathBuf::as_path).find(|folder| file.starts_with(folder) && file != *folder)
+}
+
+/// Counts a document of an empty folder.
+fn keep(kept: &mut Vec<KeptFolder>, folder: String) {
+    match kept.iter_mut().find(|known| known.folder == folder) {
+        Some(known) => known.documents += 1,
+        None => kept.push(KeptFolder { folder, documents: 1 }),
+    }
+}
+
 /// The file of one of its several documents: `notes.jsonl#L2`.
 fn file_of(source: &str) -> &str {
     source.rsplit_once('#').map_or(source, |(file, _)| file)
@@ -392,6 +410,20 @@ pub fn listed(paths: &[PathBuf]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_in_an_empty_folder_is_kept_by_its_name() {
+        let empty = ["/disk".into(), "/n/gone.md".into()];
+        assert_eq!(within("/disk/a/b.jsonl#L2", &empty), Some(Path::new("/disk")));
+        assert_eq!(within("/n/gone.md", &empty), None, "it was named itself");
+        assert_eq!(within("/disks/a.md", &empty), None);
+        let mut kept = Vec::new();
+        ["/disk", "/other", "/disk"].into_iter().for_each(|folder| keep(&mut kept, folder.into()));
+        assert_eq!(
+            kept.iter().map(|one| (one.folder.as_str(), one.documents)).collect::<Vec<_>>(),
+            [("/disk", 2), ("/other", 1)]
+        );
+    }
 
     #[test]
     fn a_file_is_done_when_it_is_read_and_all_of_its_documents_are_in() {

@@ -89,13 +89,45 @@ fn documents_are_removed_by_id_path_or_source() {
     let done = folder.json(&["documents", "delete", records, "--yes", "--json"]);
     assert_eq!((&done["passages_removed"], count()), (&json!(2), WORLD.len() - 1));
     let corpus = folder.path().join("corpus");
-    let all = ["documents", "delete", corpus.to_str().unwrap(), "--collection", "world", "--yes"];
-    folder.run(&all).failed_with(&["is a folder", "3 documents", "--prune"]);
+    let all = ["documents", "delete", corpus.to_str().unwrap(), "--collection", "world"];
+    folder.run(&all).failed_with(&["3 documents", "--yes", "--dry-run"]);
+    folder.run(&["documents", "delete", "", "--collection", "world", "--yes"]).failed_with(&["no document is named"]);
     folder.run(&["documents", "delete", "nothing", "--collection", "world"]).failed_with(&["no document `nothing`"]);
     folder.run(&["ingest", path, "--collection", "world"]).succeeded();
     // --yes is taken, as by everything that removes.
-    folder.run(&["documents", "delete", &id, "--collection", "world", "--yes"]).succeeded();
+    let told = folder.run(&["documents", "delete", &id, "--collection", "world", "--yes"]).succeeded();
+    assert!(told.stdout.contains(&format!("{path} is still there: the next ingest")), "{told:?}");
     assert_eq!(folder.json(&["collections", "list", "--json"])[0]["documents"], WORLD.len() - 1);
+    // All below a folder, which is gone.
+    std::fs::remove_dir_all(&corpus).unwrap();
+    folder.run(&[&all[..], &["--dry-run"]].concat()).succeeded();
+    assert_eq!(count(), WORLD.len() - 1);
+    folder.run(&all).failed_with(&["--yes"]);
+    let told = folder.run(&[&all[..], &["--yes"]].concat()).succeeded();
+    assert!(!told.stdout.contains("still there"), "{told:?}");
+    assert_eq!(count(), 0);
+}
+
+#[test]
+fn names_that_no_url_or_collection_can_have_are_refused() {
+    let folder = with_world();
+    let note = folder.write("note.md", "A lantern.");
+    let note = note.to_str().unwrap();
+    for name in ["a b/c", "../../etc", "a//b", "a\tb/c", "x/y/z"] {
+        folder.run(&["ingest", note, "--collection", name]).failed_with(&["cannot name a collection", "TENANT/NAME"]);
+    }
+    folder.run(&["ingest", note, "--collection", "acme/notes"]).succeeded();
+    folder.run(&["ingest", note, "--collection", ""]).failed_with(&["is empty"]);
+    for command in
+        [&["documents", "list", "--collection", ".."][..], &["keys", "revoke", "..", "--yes"], &["pml", "show", ".."]]
+    {
+        folder.run(command).failed_with(&["`..` can be no name"]);
+    }
+    folder.run(&["keys", "add", "x", "--tenant", "a b"]).failed_with(&["cannot name a tenant"]);
+    let records = folder.write("records.jsonl", "{\"id\": \"..\", \"text\": \"A kite.\"}\n{\"text\": \"A lamp.\"}\n");
+    let told = folder.run(&["ingest", records.to_str().unwrap(), "--collection", "lamps"]).succeeded();
+    assert!(told.stderr.contains("line 1: a document's id is one that no URL can carry"), "{told:?}");
+    assert!(told.stdout.contains("1 document added"), "{told:?}");
 }
 
 #[test]

@@ -60,6 +60,18 @@ fn what_is_gone_is_told_and_removed_where_that_is_asked() {
     assert_eq!(report["passages_removed"], 3, "{report}");
     assert_eq!(sources(&folder), ["cellar.md", "roof.md"]);
     assert!(!ingest(&["--prune"]).contains("gone"));
+    // A folder in which nothing is any more.
+    std::fs::rename(other.join("../notes/roof.md"), folder.path().join("roof.md")).unwrap();
+    let others = folder.run(&["ingest", other.to_str().unwrap(), "--collection", "notes", "--prune"]);
+    let other = other.canonicalize().unwrap();
+    let kept = format!(
+        "nothing is in {0}: its 1 document was kept; `ragstone documents delete {0}` removes it",
+        other.display()
+    );
+    let others = others.failed_with(&["nothing was taken", &kept]);
+    assert!(!others.stderr.contains("--prune removes"), "{others:?}");
+    assert_eq!(sources(&folder), ["cellar.md", "roof.md"]);
+    std::fs::rename(folder.path().join("roof.md"), notes.join("roof.md")).unwrap();
     // A file that was named itself and is of no kind that is read is an error.
     let picture = notes.join("picture.png");
     folder.run(&["ingest", picture.to_str().unwrap(), "--collection", "notes"]).failed_with(&["not a format"]);
@@ -220,9 +232,10 @@ async fn a_watched_folder_is_followed() {
     }
     assert_eq!(sources(&folder), ["flowers.md", "roof.md"]);
     std::fs::remove_dir_all(&notes).unwrap();
-    assert_eq!(next(), [0, 0, 0, 2, 0], "the folder is gone, and what it is in is there");
+    assert_eq!(next(), [0, 0, 0, 0, 0], "the folder is gone, as one of a disk that is not mounted");
+    assert_eq!(sources(&folder), ["flowers.md", "roof.md"]);
     folder.write("notes/roof.md", "We take copper.");
-    assert_eq!(next(), [1, 1, 0, 0, 0]);
+    assert_eq!(next(), [1, 0, 1, 1, 0]);
     assert_eq!(service.stop(), 0);
     // SAFETY: it is a child of this process, and was not waited for yet.
     assert_eq!(unsafe { libc::kill(i32::try_from(watching.id()).unwrap(), libc::SIGINT) }, 0);

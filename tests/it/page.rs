@@ -58,6 +58,15 @@ async fn nothing_is_broken_or_cut_on_any_screen_in_a_browser() {
 }
 
 #[tokio::test]
+async fn numbers_add_up_and_choices_are_kept_in_a_browser() {
+    let (folder, files) = (Folder::new(), Folder::new());
+    let prepare = |command: &mut Command| {
+        command.env("FOLDER", files.path());
+    };
+    in_a_browser_with("page/words.mjs", &folder, &[], &[], prepare).await;
+}
+
+#[tokio::test]
 async fn an_ingest_of_the_command_line_shows_up_and_is_cancelled_in_a_browser() {
     let folder = Folder::new();
     let corpus = corpus(&folder);

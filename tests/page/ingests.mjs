@@ -23,7 +23,7 @@ await page.waitForFunction((before) => document.querySelector("progress[aria-lab
 assert.ok((await value()) < 100);
 await look("ingest");
 await page.getByRole("button", { name: /^Cancel ingest/ }).click();
-await page.locator("dialog").getByRole("button", { name: "Cancel it" }).click();
+await page.locator("dialog").getByRole("button", { name: "End it" }).click();
 await page.getByText(/Ingest \d+ is cancelled\./).waitFor();
 await page.getByText("No ingest is under way.").waitFor();
 assert.equal(await ended, 1, said);

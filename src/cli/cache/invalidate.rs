@@ -1,11 +1,14 @@
 //! `ragstone cache invalidate`
 
 use ragstone_actors::library::Removed;
+use ragstone_storage::corpus::DocumentInfo;
 
 use super::filter::Subject;
 use crate::access;
 use crate::api::cache::{Invalidate, InvalidatedText};
-use crate::cli::{documents, output};
+use crate::api::collections::WholeDocument;
+use crate::cli::documents::{self, Found};
+use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -22,7 +25,7 @@ pub struct Args {
 /// How text is removed, by whatever command.
 #[derive(Debug, clap::Args)]
 pub struct How {
-    /// Needed to remove a whole collection, or several documents of one file; accepted, and not needed, for one document
+    /// Needed to remove a whole collection, or several documents of a file or a folder; accepted, and not needed, for one document
     #[arg(long)]
     yes: bool,
     /// Say what would go, and change nothing
@@ -58,41 +61,71 @@ pub async fn remove_collection(config: &Config, command: &str, collection: &str,
     tell(&done.await?, how.json)
 }
 
-/// Removes the document of this id, or those of the file of this path or source, for `command`. One is removed without a question, several
-/// want a yes.
+/// Removes the document of this id, or those of the file or below the folder of this path or source, for `command`. One is removed without
+/// a question, several want a yes.
 pub async fn remove_document(
     config: &Config,
     command: &str,
     (collection, given): (Option<&str>, &str),
     how: How,
 ) -> Result<()> {
+    if given.is_empty() {
+        return Err(Error::invalid_input("no document is named: give its id, or the path of its file or of a folder"));
+    }
     let done = access::with(config, command, async |client: &Client| {
         let collection = documents::collection(client, collection).await?;
         let shown = output::one_line(given, 40);
         let bar = Progress::new(format!("invalidating document {shown} of {collection}"), Unit::Nothing);
+        let known = bar.during(by_id(client, &collection, given)).await;
         let by_id = bar.during(invalidate(client, &collection, Some(given), how.dry_run)).await;
-        let Err(unknown) = by_id.as_ref() else { return by_id };
-        if unknown.kind() != ErrorKind::NotFound {
-            return by_id;
-        }
-        let Some(ids) = documents::of_file(client, &collection, given).await? else { return by_id };
-        if ids.len() > 1 && !how.yes && !how.dry_run {
+        let unknown = match by_id {
+            Ok(done) => return Ok((done, known.into_iter().collect())),
+            Err(error) if error.kind() == ErrorKind::NotFound => error,
+            Err(error) => return Err(error),
+        };
+        let (documents, from, is_folder) = match bar.during(documents::at_path(client, &collection, given)).await? {
+            Some(Found::Folder(documents)) => (documents, "files below", true),
+            Some(Found::File(documents)) => (documents, "the file", false),
+            _ => return Err(unknown),
+        };
+        if (is_folder || documents.len() > 1) && !how.yes && !how.dry_run {
             let message = format!(
-                "{} were read from {shown}: say --yes to remove all of them, --dry-run to look; `ragstone documents delete ID \
+                "{} were read from {from} {shown}: say --yes to remove all of them, --dry-run to look; `ragstone documents delete ID \
                  --collection {collection}` removes one",
-                output::count(ids.len() as u64, "document", "documents")
+                output::count(documents.len() as u64, "document", "documents")
             );
             return Err(Error::invalid_input(message));
         }
         let mut sum = InvalidatedText { removed: Removed::default(), dry_run: how.dry_run };
-        for id in ids {
+        for document in &documents {
             let InvalidatedText { removed, .. } =
-                bar.during(invalidate(client, &collection, Some(&id), how.dry_run)).await?;
+                bar.during(invalidate(client, &collection, Some(&document.id), how.dry_run)).await?;
             add(&mut sum.removed, removed);
         }
-        Ok(sum)
+        Ok((sum, documents))
     });
-    tell(&done.await?, how.json)
+    let (done, documents) = done.await?;
+    tell(&done, how.json)?;
+    let comes_back = (!how.json).then(|| come_back(&documents::files_there(&documents))).flatten();
+    comes_back.map_or(Ok(()), |line| output::line(&line))
+}
+
+/// A document as it is listed, where it can be named in a path.
+async fn by_id(client: &Client, collection: &str, id: &str) -> Option<DocumentInfo> {
+    let WholeDocument { id, title, source, .. } =
+        client.get(&["v1", "collections", collection, "documents", id]).await.ok()?;
+    Some(DocumentInfo { id, title, source, ..DocumentInfo::default() })
+}
+
+/// What the next ingest does with files that are still there.
+fn come_back(files: &[&str]) -> Option<String> {
+    match files {
+        [] => None,
+        [file] => Some(format!("{file} is still there: the next ingest that reads it adds it again")),
+        [_, _, ..] => {
+            Some(format!("{} files are still there: the next ingest that reads them adds them again", files.len()))
+        }
+    }
 }
 
 async fn invalidate(
@@ -149,6 +182,13 @@ fn cancelled(done: &InvalidatedText) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_back_is_said() {
+        assert_eq!(come_back(&[]), None);
+        assert!(come_back(&["/n/a.md"]).unwrap().starts_with("/n/a.md is still there: the next ingest"));
+        assert!(come_back(&["/n/a.md", "/n/b.md"]).unwrap().starts_with("2 files are still there"));
+    }
 
     #[test]
     fn what_went_is_said() {

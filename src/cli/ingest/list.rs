@@ -42,6 +42,7 @@ pub fn ingests_table(ingests: &[UnfinishedIngest]) -> String {
         let state = match state {
             IngestState::Running => "running",
             IngestState::Waiting => "waiting",
+            IngestState::Interrupted => "interrupted",
             IngestState::Failed => "failed",
             IngestState::Parked => "parked",
         };
@@ -62,6 +63,12 @@ pub fn ingests_table(ingests: &[UnfinishedIngest]) -> String {
                 let _ = writeln!(
                     out,
                     "ingest {id} failed: {why}; the next start goes on with it, and so does `ragstone ingest` with its paths"
+                );
+            }
+            (IngestState::Interrupted, _) => {
+                let _ = writeln!(
+                    out,
+                    "ingest {id} is interrupted: the next start goes on with it, and so does `ragstone ingest` with its paths"
                 );
             }
             (IngestState::Parked, _) => {
@@ -99,6 +106,8 @@ mod tests {
         assert_eq!(lines[1], "     7  law   running  3 of 9 files  /a /b\\u{1b}");
         assert_eq!(lines[2], "    12  law   failed   1 file        /a /b\\u{1b}");
         assert!(lines[3].starts_with("ingest 12 failed: the disk is full; the next start"), "{text}");
+        let interrupted = ingests_table(&[ingest(7, IngestState::Interrupted, 0, None)]);
+        assert!(interrupted.contains("ingest 7 is interrupted: the next start goes on"), "{interrupted}");
         let parked = ingests_table(&[ingest(7, IngestState::Parked, 0, None)]);
         assert!(parked.contains("ingest 7 is parked"), "{parked}");
         assert_eq!(ingests_table(&[]), "");

@@ -9,7 +9,7 @@ use ragstone_actors::ingests::{self, CancelledBy};
 use crate::cli::output;
 use crate::document::shown;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingest::{IngestReport, NotTaken};
+use crate::ingest::{IngestReport, KeptFolder, NotTaken};
 use crate::progress::beside_bars;
 
 /// Files that are named on a terminal; `--json` has them all.
@@ -17,11 +17,20 @@ const MAX_LISTED: usize = 200;
 /// Kinds of files that are named; `--json` has them all.
 const MAX_KINDS: usize = 8;
 
-pub fn waiting(collection: &str, files_done: usize, files_total: usize) -> String {
+/// What a bar says while another ingest has the turn.
+pub fn waits(collection: &str, other: &str, far: (usize, usize)) -> String {
+    format!("waiting to ingest into {collection}: first comes {}", the_other(other, far))
+}
+
+fn the_other(collection: &str, (files_done, files_total): (usize, usize)) -> String {
     let far = if files_total > 0 { format!(" ({files_done} of {files_total} files)") } else { String::new() };
-    let collection = output::one_line(collection, 200);
+    format!("the unfinished ingest into {}{far}", output::one_line(collection, 200))
+}
+
+pub fn waiting(collection: &str, far: (usize, usize)) -> String {
+    let other = the_other(collection, far);
     format!(
-        "waiting for the unfinished ingest into {collection}{far}; `ragstone ingest --list` shows its number, and `ragstone ingest --cancel NUMBER` ends it"
+        "waiting for {other}; `ragstone ingest --list` shows its number, and `ragstone ingest --cancel NUMBER` ends it"
     )
 }
 
@@ -65,12 +74,13 @@ fn files(report: &IngestReport) -> String {
     told
 }
 
-/// `120 of 400 files are stored`
+/// `120 of 400 files are stored`, or without their number, where this start has not found them yet, `120 files are stored`
 pub fn so_far(far: Option<(usize, usize)>) -> String {
     match far {
         Some((done, total)) if total > 0 => {
             format!("{done} of {} are stored", output::count(total as u64, "file", "files"))
         }
+        Some((done @ 1.., _)) => output::count(done as u64, "file is stored", "files are stored"),
         _ => "no file is stored yet".to_owned(),
     }
 }
@@ -79,6 +89,9 @@ pub fn so_far(far: Option<(usize, usize)>) -> String {
 pub fn cancelled(by: CancelledBy, far: (usize, usize)) -> String {
     match by {
         CancelledBy::Deletion => ingests::cancelled(by).to_string(),
+        CancelledBy::Request if far.0 == 0 => {
+            "the ingest was cancelled before any file was stored; the same command begins it again".to_owned()
+        }
         CancelledBy::Request => {
             format!("the ingest was cancelled; {}; the same command goes on with the others", so_far(Some(far)))
         }
@@ -86,16 +99,19 @@ pub fn cancelled(by: CancelledBy, far: (usize, usize)) -> String {
 }
 
 /// What becomes of an ingest that somebody interrupts: in another process's service, which may be a command's that passes.
-pub fn interrupted((is_remote, passes): (bool, bool), far: Option<(usize, usize)>) -> String {
+pub fn interrupted((is_remote, passes): (bool, bool), id: Option<u64>, far: Option<(usize, usize)>) -> String {
+    let number = id.map_or_else(|| "NUMBER".to_owned(), |id| id.to_string());
+    let rest = if far.is_some_and(|(done, _)| done > 0) { "the others" } else { "it" };
     match (is_remote, passes) {
-        (true, false) => "interrupted; the ingest goes on in the running service, where `ragstone ingest --list` shows how far it is, and \
-                          `ragstone ingest --cancel` ends it"
-            .to_owned(),
+        (true, false) => format!(
+            "interrupted; the ingest goes on in the running service, where `ragstone ingest --list` shows how far it is, and \
+             `ragstone ingest --cancel {number}` ends it"
+        ),
         (true, true) => "interrupted; the ingest goes on in the command that has the data folder open, and when that ends, the same \
                          command, or the next `ragstone serve`, goes on with it"
             .to_owned(),
         (false, _) => {
-            format!("interrupted; {}; the same command, or the next `ragstone serve`, goes on with the others", so_far(far))
+            format!("interrupted; {}; the same command, or the next `ragstone serve`, goes on with {rest}", so_far(far))
         }
     }
 }
@@ -123,12 +139,30 @@ pub fn hidden_ones(hidden: usize) -> Option<String> {
 }
 
 pub fn gone(report: &IngestReport) -> Option<String> {
-    let documents = output::count(report.documents_gone as u64, "document", "documents");
-    match (report.documents_gone, report.documents_pruned) {
+    let of_files = |documents: usize, one: &str, many: &str| {
+        let [one, many] =
+            [("document", one), ("documents", many)].map(|(what, is)| format!("{what} of files that are gone {is}"));
+        output::count(documents as u64, &one, &many)
+    };
+    let kept = report.kept.iter().map(|kept| kept.documents).sum();
+    match (report.documents_gone.saturating_sub(kept), report.documents_pruned) {
         (0, _) => None,
-        (_, 0) => Some(format!("{documents} of files that are gone can still be cited; --prune removes them")),
-        _ => Some(format!("{documents} of files that are gone were removed")),
+        (left, 0) => {
+            Some(of_files(left, "can still be cited; --prune removes it", "can still be cited; --prune removes them"))
+        }
+        (_, pruned) => Some(of_files(pruned, "was removed", "were removed")),
     }
+}
+
+/// `nothing is in /disk: its 5 documents were kept; …`, a line a folder
+pub fn kept(report: &IngestReport) -> impl Iterator<Item = String> {
+    report.kept.iter().map(|KeptFolder { folder, documents }| {
+        let (kept, them) = match documents {
+            1 => ("1 document was".to_owned(), "it"),
+            many => (format!("{many} documents were"), "them"),
+        };
+        format!("nothing is in {folder}: its {kept} kept; `ragstone documents delete {folder}` removes {them}")
+    })
 }
 
 /// What an ingest came to, and the files that were not taken whole, with why.
@@ -175,7 +209,7 @@ fn nothing(not_taken: &NotTakenFiles) -> String {
         [NotTaken { path, reason, .. }] => format!("nothing was taken: {path}: {reason}"),
         _ => format!("nothing was taken of {}:{}", output::count(report.files as u64, "file", "files"), lines(files)),
     };
-    for more in [others(left_alone), gone(report)].into_iter().flatten() {
+    for more in [others(left_alone), gone(report)].into_iter().flatten().chain(kept(report)) {
         told.push_str(&format!("; {more}"));
     }
     told
@@ -255,8 +289,28 @@ mod tests {
             text,
             "nothing was taken: no file of a kind that ragstone reads is in /a; 2 files of other kinds were left alone: 2 .png"
         );
+        none.report.documents_gone = 3;
+        none.report.kept = vec![KeptFolder { folder: "/a".into(), documents: 3 }];
+        let text = name_not_taken(&none).unwrap_err().to_string();
+        assert!(
+            text.ends_with(
+                "2 .png; nothing is in /a: its 3 documents were kept; `ragstone documents delete /a` removes them"
+            ),
+            "{text}"
+        );
         none.report.documents_pruned = 3;
         name_not_taken(&none).unwrap();
+    }
+
+    #[test]
+    fn one_document_was_and_two_were() {
+        let said = |documents_gone, documents_pruned| {
+            gone(&IngestReport { documents_gone, documents_pruned, ..IngestReport::default() })
+        };
+        assert_eq!(said(0, 0), None);
+        assert_eq!(said(1, 1).unwrap(), "1 document of files that are gone was removed");
+        assert_eq!(said(2, 2).unwrap(), "2 documents of files that are gone were removed");
+        assert!(said(1, 0).unwrap().ends_with("can still be cited; --prune removes it"));
     }
 
     #[test]
@@ -271,16 +325,20 @@ mod tests {
 
     #[test]
     fn who_interrupts_hears_what_is_stored_and_what_goes_on() {
-        assert!(interrupted((true, false), Some((1, 2))).contains("goes on in the running service"));
-        let alone = interrupted((false, false), Some((120, 400)));
+        assert!(interrupted((true, false), Some(7), Some((1, 2))).contains("`ragstone ingest --cancel 7`"));
+        let alone = interrupted((false, false), None, Some((120, 400)));
         assert!(
             alone.contains("120 of 400 files are stored; the same command, or the next `ragstone serve`"),
             "{alone}"
         );
-        assert!(interrupted((false, false), None).contains("no file is stored yet"));
-        assert!(interrupted((true, true), None).contains("the command that has the data folder open"));
+        let early = interrupted((false, false), None, None);
+        assert!(early.contains("no file is stored yet") && early.ends_with("goes on with it"), "{early}");
+        assert!(interrupted((true, true), None, None).contains("the command that has the data folder open"));
         let ended = cancelled(CancelledBy::Request, (3, 9));
         assert!(ended.contains("was cancelled; 3 of 9 files are stored; the same command"), "{ended}");
+        let early = cancelled(CancelledBy::Request, (0, 9));
+        assert!(early.contains("before any file was stored; the same command begins it again"), "{early}");
+        assert!(waits("notes2", "c", (3, 9)).ends_with("first comes the unfinished ingest into c (3 of 9 files)"));
         assert!(cancelled(CancelledBy::Deletion, (3, 9)).contains("deleted meanwhile"));
     }
 }

@@ -2,18 +2,26 @@
 
 const TOKEN = "ragstone-token";
 
-/** The owner's token, or an API key: `ragstone page` hands the token over behind the `#`, which no server sees. It lasts as long as the tab. */
+/** Where documents go, and are looked for, as long as nobody named a collection. */
+export const DEFAULT_COLLECTION = "default";
+
+/** The owner's token, or an API key: `ragstone page` hands the token over after the `#`, which no server sees. It lasts as long as the tab. */
 export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set: (value) => sessionStorage.setItem(TOKEN, value),
   drop: () => sessionStorage.removeItem(TOKEN),
 };
 
+/** What the service says of a collection that is not there is advice for the command line. */
+const NO_COLLECTION = "There is no such collection, or no longer: the view Collections has those that are there.";
+
 export class ApiError extends Error {
   constructor(status, error) {
-    super(error?.message ?? `the service answered with status ${status}`);
+    const isNoCollection = error?.code === "not_found" && error.param === "collection";
+    super(isNoCollection ? NO_COLLECTION : error?.message ?? `the service answered with status ${status}`);
     this.status = status;
     this.code = error?.code ?? null;
+    this.isNoCollection = isNoCollection;
   }
 }
 

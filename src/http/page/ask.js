@@ -1,21 +1,37 @@
 // A conversation over a collection: answers as they come, what they cite, and the plan of each prompt.
 
-import { ApiError, events, get } from "/page/api.js";
+import { ApiError, DEFAULT_COLLECTION, events, get } from "/page/api.js";
 import { failure, field, h } from "/page/dom.js";
 import { live } from "/page/live.js";
 import { plan } from "/page/plan.js";
 
 /** Kept while the tab lives, so that another view and back loses nothing. */
 const conversation = [];
-/** `collection`: null as long as nobody chose. */
-const chosen = { collection: null, topK: 5, reuse: "auto", maxTokens: 256, temperature: 0, followsUp: false };
+/** The collection that was chosen in this tab, which a reload keeps; and, for other tabs, the one that was asked last. */
+const COLLECTION = "ragstone-collection";
+/** `collection`: null as long as nobody chose, empty for none. */
+const chosen = { collection: sessionStorage.getItem(COLLECTION), topK: 5, reuse: "auto", maxTokens: 256, temperature: 0, followsUp: false };
+let isOpen = false;
+
+function choose(collection) {
+  chosen.collection = collection;
+  if (collection === null) sessionStorage.removeItem(COLLECTION);
+  else sessionStorage.setItem(COLLECTION, collection);
+}
+
+/** The collection of whoever chose none: the usual one, the only one, the one that was asked last, any. */
+function usual(names) {
+  const last = localStorage.getItem(COLLECTION);
+  if (names.includes(DEFAULT_COLLECTION)) return DEFAULT_COLLECTION;
+  return names.includes(last) ? last : names[0] ?? "";
+}
 
 export async function ask(view) {
   const { content, signal } = view;
   const { data: [model] } = await get("/v1/models", signal);
   const question = h("textarea", { rows: 2, "aria-label": "Question", placeholder: "Ask something. Enter sends, Shift and Enter begin a new line." });
   const control = {
-    collection: h("select", { onchange: () => (chosen.collection = control.collection.value) }),
+    collection: h("select", { onchange: () => choose(control.collection.value) }),
     topK: h("input", { type: "number", min: 1, max: 1000, value: chosen.topK }),
     reuse: select([["auto", "exact and blended"], ["exact", "exact only"], ["off", "compute all"]], chosen.reuse),
     maxTokens: h("input", { type: "number", min: 1, value: chosen.maxTokens }),
@@ -36,30 +52,32 @@ export async function ask(view) {
     if (!text) return question.focus();
     for (const [name, input] of Object.entries(control)) chosen[name] = read(input);
     // Where there is none to choose, nobody chose none.
-    if (control.collection.length === 1) chosen.collection = null;
+    choose(control.collection.length === 1 ? null : chosen.collection);
     question.value = "";
     running = new AbortController();
     signal.addEventListener("abort", () => running?.abort());
     send.textContent = "Stop";
-    await answer(text, turns, running.signal);
+    const isGone = await answer(text, turns, running.signal);
     finish();
+    if (isGone) await refresh();
   };
   question.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
   });
   const clear = h("button", { type: "button", onclick: () => { running?.abort(); conversation.length = 0; turns.replaceChildren(); question.focus(); } }, "New conversation");
-  const form = h("form", { class: "card", onsubmit: submit }, question,
+  // From the question the next stop is the button: which collection comes before, what is seldom changed after.
+  const options = h("details", { class: "options", open: isOpen, ontoggle: () => (isOpen = options.open) }, h("summary", {}, "Options"),
     h("div", { class: "row" },
-      field("Collection", control.collection), field("Passages", control.topK), field("Stored KV", control.reuse),
-      field("Tokens at most", control.maxTokens), field("Temperature", control.temperature),
-      h("label", { class: "check" }, control.followsUp, " with the conversation so far"), send, clear));
+      field("Passages", control.topK), field("Stored KV", control.reuse), field("Tokens at most", control.maxTokens), field("Temperature", control.temperature),
+      h("label", { class: "check" }, control.followsUp, " with the conversation so far")));
+  const form = h("form", { class: "card", onsubmit: submit }, field("Collection", control.collection), question, h("div", { class: "row" }, send, clear), options);
   const empty = h("div");
-  await live(view, empty, async () => {
+  const refresh = await live(view, empty, async () => {
     const { data } = await get("/v1/collections", signal);
     const names = data.map(({ name }) => name);
     const options = [...names.map((name) => [name, name]), ["", "none: without passages"]];
     const { collection } = chosen;
-    control.collection.replaceChildren(...choices(options, collection === "" || names.includes(collection) ? collection : names[0] ?? ""));
+    control.collection.replaceChildren(...choices(options, collection === "" || names.includes(collection) ? collection : usual(names)));
     return names.length ? [] : h("p", { class: "hint" }, "No collection yet: ", h("a", { href: "#/collections" }, "add documents"), ", or ask the model alone.");
   });
   const demo = model?.id === "ragstone-demo" && h("p", { class: "hint" }, "The embedded demo model answers here: it knows a small invented world and nothing else. What it cites of your documents is right, what it says of them is not. Start the service with ", h("code", { class: "key" }, "--model"), " to take a real one.");
@@ -80,6 +98,7 @@ function choices(options, value) {
   return options.map(([name, text]) => h("option", { value: name, selected: name === value }, text));
 }
 
+/** Asks, and shows what comes. True where the collection is not there. */
 async function answer(text, turns, signal) {
   const said = h("p", { class: "answer", "aria-live": "polite" });
   const below = h("div");
@@ -90,26 +109,35 @@ async function answer(text, turns, signal) {
   turns.append(element);
   element.scrollIntoView({ block: "nearest" });
   const { collection, topK, reuse, maxTokens, temperature } = chosen;
+  if (collection) localStorage.setItem(COLLECTION, collection);
   const wanted = { reuse, explain: true, ...(collection ? { collection, top_k: topK } : {}) };
   const body = { stream: true, temperature, max_tokens: maxTokens, messages: [...before, { role: "user", content: text }], ragstone: wanted };
+  let isGone = false;
   try {
     for await (const event of events("/v1/chat/completions", body, signal)) {
       const [choice] = event.choices ?? [];
       turn.answer += choice?.delta?.content ?? "";
       said.textContent = turn.answer.trimStart();
-      if (event.ragstone) below.replaceChildren(citations(event.ragstone.citations, collection), details(event.ragstone.report, choice));
+      if (event.ragstone) below.replaceChildren(citations(event.ragstone.citations, collection), details(event.ragstone, choice));
     }
     if (signal.aborted) below.append(h("p", { class: "quiet" }, "Stopped."));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    below.replaceChildren(failure(error));
+    isGone = error.isNoCollection;
+    below.replaceChildren(isGone ? noCollection(collection) : failure(error));
   }
   element.classList.remove("running");
+  return isGone;
 }
 
-function details(report, choice) {
+/** Here there is a list to choose from. */
+function noCollection(name) {
+  return h("div", { class: "failure", role: "alert" }, h("p", {}, `There is no collection ${name} any more. Choose another one under Collection and ask again, or `, h("a", { href: "#/collections" }, "add documents"), "."));
+}
+
+function details({ report, citations: cited }, choice) {
   const cut = choice?.finish_reason === "length" && h("p", { class: "quiet" }, "Cut off: it has as many tokens as were asked for.");
-  return h("div", {}, cut || "", h("details", { open: true }, h("summary", {}, "The prompt's plan"), plan(report)));
+  return h("div", {}, cut || "", h("details", { open: true }, h("summary", {}, "The prompt's plan"), plan(report, cited)));
 }
 
 function citations(cited, collection) {

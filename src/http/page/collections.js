@@ -1,13 +1,11 @@
 // Collections, their documents and passages.
 
-import { ApiError, at, events, get, remove, token } from "/page/api.js";
-import { confirmed, count, counted, failure, field, h, parted, table, toast } from "/page/dom.js";
+import { ApiError, DEFAULT_COLLECTION, at, events, get, remove, token } from "/page/api.js";
+import { confirmed, count, counted, failure, field, h, parted, swap, table, toast } from "/page/dom.js";
 import { action, change, live } from "/page/live.js";
 import { uploads } from "/page/upload.js";
 
-const PAGE = 50;
-/** Where files go as long as nobody named a collection. */
-const FIRST = "default";
+const PAGE = 200;
 
 export async function collections(view) {
   const [collection, document] = view.names;
@@ -29,10 +27,10 @@ async function all(view) {
     const row = ({ name, documents: files, passages }) => [
       h("a", { href: `#/collections/${encodeURIComponent(name)}` }, name), count(files), count(passages),
       deletion(view, name, `the collection ${name}, its ${counted(files, "document")} and their KV`, at`/v1/collections/${name}`)];
-    return data.length ? table("Collections", ["~collection", "#documents", "#passages", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet.");
+    return data.length ? table("Collections", ["~collection", "#documents", "#passages", ""], data.map(row), true) : h("p", { class: "quiet" }, "There is none yet.");
   });
   const name = h("input", {
-    value: isFirst ? FIRST : "", required: true, maxlength: 64, pattern: "[A-Za-z0-9._\\-]+",
+    value: isFirst ? DEFAULT_COLLECTION : "", required: true, maxlength: 64, pattern: "[A-Za-z0-9._\\-]+",
     list: "known-collections", autocomplete: "off", placeholder: "name",
   });
   content.replaceChildren(h("h1", {}, "Collections"), list,
@@ -48,11 +46,11 @@ function into(input) {
   return { wrong: input.value ? `A collection's name has letters, digits, dots, dashes and underscores, not ${input.value}.` : "Name the collection that they go into, then press Upload." };
 }
 
-/** A button that deletes, for the owner. */
-function deletion(view, name, what, path) {
+/** A button that deletes, for the owner. `more`: what else is to be known before. */
+function deletion(view, name, what, path, more = "") {
   if (!token.get()) return "";
   return action({ class: "small danger", "aria-label": `Delete ${name}` }, "Delete …", async () => {
-    if (!(await confirmed(`Delete ${what}? This cannot be undone.`, "Delete", view.signal))) return;
+    if (!(await confirmed(`Delete ${what}? This cannot be undone.${more}`, "Delete", view.signal))) return;
     const { entries_removed: entries, jobs_cancelled: jobs } = await change(() => remove(path));
     const also = jobs ? ` ${counted(jobs, "unfinished ingest")} that would have brought it back ${jobs === 1 ? "was" : "were"} cancelled.` : "";
     toast(`${name} is deleted, and ${counted(entries, "entry")} of its KV.${also}`);
@@ -64,20 +62,66 @@ async function documents(view, collection) {
   const offset = Number(query.get("offset")) || 0;
   const here = `#/collections/${encodeURIComponent(collection)}`;
   const list = h("div");
+  const warm = token.get() ? warming(view, collection) : "";
+  const wanted = filter();
+  const read = `${at`/v1/collections/${collection}/documents`}?offset=${offset}&limit=${PAGE}`;
   await live(view, list, async () => {
-    const { data, has_more: more } = await get(`${at`/v1/collections/${collection}/documents`}?offset=${offset}&limit=${PAGE}`, signal);
-    const row = ({ id, title, source, passages }) => [
-      h("a", { href: `${here}/${encodeURIComponent(id)}` }, title || source || id), parted(source ?? ""), count(passages),
-      deletion(view, title || id, `${title || id} and its KV`, at`/v1/collections/${collection}/documents/${id}`)];
+    const found = await get(read, signal).catch((error) => {
+      if (error.isNoCollection) return null;
+      throw error;
+    });
+    if (!found) return h("p", { class: "hint" }, `There is no collection ${collection}. Files that you add here begin it; `, h("a", { href: "#/collections" }, "all that are there"), ".");
+    const { data, has_more: more } = found;
+    const row = (document) => {
+      const { id, source, passages } = document;
+      const name = called(document);
+      const again = isOnDisk(source) ? " An ingest of its file adds it again." : "";
+      return [h("a", { href: `${here}/${encodeURIComponent(id)}` }, name), parted(source ?? ""), count(passages),
+        deletion(view, name, `${name} and its KV`, at`/v1/collections/${collection}/documents/${id}`, again)];
+    };
+    // The service has them in the order of their ids, which nobody knows.
+    const rows = data.toSorted((one, other) => ORDER.compare(called(one), called(other))).map((document) => ({ text: `${called(document)} ${document.source ?? ""}`, cells: row(document) }));
+    const isPart = offset > 0 || more;
     return [
-      data.length ? table(`Documents ${offset + 1} to ${offset + data.length}`, ["~document", "~source", "#passages", ""], data.map(row)) : h("p", { class: "quiet" }, offset ? "There are no more." : "There is none in it."),
+      rows.length ? wanted.over(rows, `Documents ${offset + 1} to ${offset + rows.length}${isPart ? ", sorted by name on this page" : ""}`) : h("p", { class: "quiet" }, offset ? "There are no more." : "There is none in it."),
       h("div", { class: "row" },
         offset > 0 && h("a", { href: `${here}?offset=${Math.max(0, offset - PAGE)}` }, "Earlier"),
-        more && h("a", { href: `${here}?offset=${offset + PAGE}` }, "More"))];
+        more && h("a", { href: `${here}?offset=${offset + PAGE}` }, "More")),
+      warm];
   });
   content.replaceChildren(h("h1", {}, h("a", { href: "#/collections" }, "Collections"), ` / ${collection}`), list,
-    token.get() ? warming(view, collection) : "",
     h("h2", {}, "Add files"), uploads(() => ({ collection })));
+}
+
+const ORDER = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+
+function called({ id, title, source }) {
+  return title || source || id;
+}
+
+/** A source that names a file of the machine that serves, as an ingest does; an upload has the file's name alone. */
+function isOnDisk(source) {
+  return /^(\/|[A-Za-z]:\\)/.test(source ?? "");
+}
+
+/** A field for words, and the documents that have all of them in title or source. What was typed stays when they are read again. */
+function filter() {
+  let [rows, caption] = [[], ""];
+  const input = h("input", { type: "search", autocomplete: "off", oninput: () => draw() });
+  const place = h("div");
+  const draw = () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const fit = rows.filter(({ text }) => words.every((word) => text.toLowerCase().includes(word)));
+    const known = words.length ? `${caption}: ${count(fit.length)} with ${input.value.trim()}` : caption;
+    swap(place, fit.length ? table(known, ["~document", "~source", "#passages", ""], fit.map(({ cells }) => cells)) : h("p", { class: "quiet" }, `None of ${caption.toLowerCase()} has ${input.value.trim()}.`));
+  };
+  const element = h("div", {}, h("div", { class: "row" }, field("Filter by title or source", input)), place);
+  const over = (found, what) => {
+    [rows, caption] = [found, what];
+    draw();
+    return element;
+  };
+  return { over };
 }
 
 async function one({ content, query, signal }, collection, id) {
@@ -86,14 +130,14 @@ async function one({ content, query, signal }, collection, id) {
   const texts = passages.map((passage) => h("p", { class: `card passage ${passage.text === cited ? "cited" : ""}`, "aria-label": `Passage ${passage.ordinal + 1}` }, passage.text));
   content.replaceChildren(
     h("h1", {}, h("a", { href: "#/collections" }, "Collections"), " / ", h("a", { href: `#/collections/${encodeURIComponent(collection)}` }, collection), ` / ${title || id}`),
-    h("p", { class: "quiet" }, source ?? "", ` ${counted(passages.length, "passage")}`), ...texts);
+    h("p", { class: "quiet" }, source ? [parted(source), " · "] : "", counted(passages.length, "passage")), ...texts);
   texts.find((text) => text.classList.contains("cited"))?.scrollIntoView({ block: "center" });
 }
 
 /** Computes a collection's entries ahead, with its progress as long as the view is shown. */
 function warming(view, collection) {
   const place = h("div", { class: "grows" });
-  const button = action({}, "Compute its KV ahead", async () => {
+  const button = action({}, "Read it ahead (warm up)", async () => {
     const listening = new AbortController();
     let isBegun = false;
     // Once it is begun, the job goes on by itself; the view Jobs has it.

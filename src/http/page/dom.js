@@ -59,14 +59,17 @@ export function when(unixMs) {
 /** How a column's cells are set, by the mark before its name: numbers, or what may be long and without a space. */
 const CELLS = { "#": "number", "~": "long" };
 
-/** A table whose cells may be elements. On a narrow screen each row is a block of its own, and still a row for who hears it. */
-export function table(caption, columns, rows) {
+/**
+ * A table whose cells may be elements. On a narrow screen each row is a block of its own, and still a row for who hears it. Where the heading
+ * over it has the same words (`isTitled`), they are not written again.
+ */
+export function table(caption, columns, rows, isTitled = false) {
   const kinds = columns.map(([mark]) => CELLS[mark]);
   const names = columns.map((column, at) => (kinds[at] ? column.slice(1) : column));
   const head = names.map((name, at) => h("th", { scope: "col", role: "columnheader", class: kinds[at] }, name));
   const cells = (row) => row.map((cell, at) => h("td", { role: "cell", class: kinds[at], "data-label": names[at] }, cell));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", { role: "table" }, h("caption", {}, caption),
+    h("table", { role: "table", "aria-label": isTitled && caption }, !isTitled && h("caption", {}, caption),
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)),
       h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { role: "row" }, cells(row))))));
 }
@@ -106,8 +109,8 @@ export function toast(text) {
   place.timer = setTimeout(() => place.replaceChildren(), 6000);
 }
 
-/** Asks before something is changed for good: true for yes. The question is the view's: it closes, unanswered, where that is left. */
-export function confirmed(question, verb, signal) {
+/** Asks before something is changed for good: true for `verb`, false for `keep`. The question is the view's: it closes, unanswered, where that is left. */
+export function confirmed(question, verb, signal, keep = "Cancel") {
   if (signal.aborted) return false;
   return new Promise((resolve) => {
     const end = (isYes) => { dialog.remove(); resolve(isYes); };
@@ -115,7 +118,7 @@ export function confirmed(question, verb, signal) {
       h("form", { method: "dialog" },
         h("p", { id: "question" }, question),
         h("div", { class: "row" },
-          h("button", { value: "no", autofocus: true }, "Cancel"),
+          h("button", { value: "no", autofocus: true }, keep),
           h("button", { value: "yes", class: "danger" }, verb))));
     signal.addEventListener("abort", () => end(false));
     document.body.append(dialog);

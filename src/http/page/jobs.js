@@ -1,4 +1,4 @@
-// Work that goes on behind answers.
+// Work that goes on beside answers.
 
 import { ApiError, at, events, get, remove } from "/page/api.js";
 import { confirmed, count, counted, failure, h, parted, table, toast, when } from "/page/dom.js";
@@ -17,6 +17,19 @@ export async function jobs(view) {
   }, again);
 }
 
+/** What jobs of a kind are called. */
+const KINDS = { ingest: "ingest", warm_up: "warm-up", change: "document change", collection: "bucket clean-up", calibration: "calibration", renewal: "re-embedding" };
+
+/** Jobs of a status, `[what, how many]` by kind. Not the changes that a running ingest makes: they are that ingest. */
+export function kinds({ jobs: running, ingests }) {
+  return running.filter(({ kind }) => kind !== "change" || ingests.length === 0).map(({ kind, jobs: number }) => [KINDS[kind] ?? kind, number]);
+}
+
+/** Of these, what has no table of its own. */
+function others(status) {
+  return kinds(status).filter(([what]) => what !== KINDS.ingest && what !== KINDS.warm_up);
+}
+
 /** Draws the jobs. As long as they are the same ones, what is there already changes its numbers: a button that is being pressed stays. */
 function listing(view) {
   let [shown, update, waiting] = [];
@@ -24,7 +37,7 @@ function listing(view) {
     const read = ["/v1/cache/jobs", "/v1/ingests", "/v1/cache/status"].map((path) => get(path, view.signal));
     const [{ data: warm }, { data: ingests }, status] = await Promise.all(read);
     const ids = (list) => list.map(({ id }) => id);
-    const now = JSON.stringify([ids(warm), ids(ingests), status.jobs.map(({ kind }) => kind)]);
+    const now = JSON.stringify([ids(warm), ids(ingests), others(status).map(([what]) => what)]);
     // What another drawing, or a failure, took the place of is drawn anew.
     if (now === shown && waiting.isConnected) {
       update(warm, ingests, status);
@@ -32,12 +45,13 @@ function listing(view) {
     }
     const warmUps = warm.map((job) => warmUp(view, job));
     const files = ingests.map((job) => ingest(view, job));
-    const kinds = status.jobs.map(() => h("span"));
+    const rest = others(status).map(([what]) => [what, h("span")]);
     const background = h("p", { class: "quiet" });
-    update = (computed, read, { jobs: others, background: number }) => {
+    update = (computed, read, status) => {
+      const { background: number } = status;
       computed.forEach((job, row) => warmUps[row].update(job));
       read.forEach((job, row) => files[row].update(job));
-      others.forEach((other, row) => (kinds[row].textContent = count(other.jobs)));
+      others(status).forEach(([, jobs], row) => (rest[row][1].textContent = count(jobs)));
       background.textContent = `${counted(number, "prompt")} ${number === 1 ? "waits" : "wait"} to be computed in the background.`;
     };
     update(warm, ingests, status);
@@ -45,7 +59,7 @@ function listing(view) {
     return [
       ingests.length ? table("Ingests", ["#number", "~of", "~state", "begun", "progress", ""], files.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No ingest is under way. One is begun by ", h("code", {}, "ragstone ingest PATH"), " on the machine that serves; files that are uploaded are stored at once."),
       warm.length ? table("Warm-ups", ["#number", "~of", "state", "begun", "progress", ""], warmUps.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No warm-up is under way. One is begun from a collection's page."),
-      kinds.length ? table("Jobs that run or wait", ["kind", "#jobs"], status.jobs.map(({ kind }, row) => [kind, kinds[row]])) : null,
+      rest.length ? table("Other jobs that run or wait", ["kind", "#jobs"], rest) : null,
       background];
   };
 }
@@ -55,7 +69,9 @@ function row(view, { id, created_unix_ms: begun }, [what, kept, path], of, draw)
   const state = h("span");
   const bar = h("progress", { "aria-label": `${what} ${id}` });
   const done = h("span", { class: "number" });
+  let isRunning = false;
   const update = (job) => {
+    isRunning = job.state === "running";
     const { is, ready, all, counted: text } = draw(job);
     state.textContent = is;
     // Of what nobody has counted there is no share.
@@ -66,7 +82,7 @@ function row(view, { id, created_unix_ms: begun }, [what, kept, path], of, draw)
   };
   const name = `${what[0].toLowerCase()}${what.slice(1)}`;
   const button = action({ class: "small danger", "aria-label": `Cancel ${name} ${id}` }, "Cancel …", async () => {
-    if (!(await confirmed(`Cancel ${name} ${id}? ${kept}`, "Cancel it", view.signal))) return;
+    if (!(await confirmed(`Cancel ${name} ${id}? ${kept}`, "End it", view.signal, isRunning ? "Keep running" : "Keep it"))) return;
     await change(() => remove(path));
     toast(`${what} ${id} is cancelled.`);
   });

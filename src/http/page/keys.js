@@ -22,7 +22,7 @@ export async function keys(view) {
     await live(view, list, async () => {
       const { data } = await get("/v1/keys", signal);
       const row = ({ name, role, tenant, collections, added_unix_ms: added }) => [name, role, tenant || "default", parted(collections.join(", ")), when(added), revocation(view, name)];
-      return data.length ? table("Keys", ["~name", "role", "~tenant", "~also reads", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet.");
+      return data.length ? table("Keys", ["~name", "role", "~tenant", "~also reads", "made", ""], data.map(row), true) : h("p", { class: "quiet" }, "There is none yet.");
     });
     content.replaceChildren(h("h1", {}, "Keys"),
       h("p", { class: "quiet" }, "A service asks for them where it is started by ", h("code", {}, "ragstone serve --keys required"), "."),

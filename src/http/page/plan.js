@@ -4,11 +4,11 @@ import { bytes, count, h, ms, s, share, table } from "/page/dom.js";
 
 const WIDTH = 1000;
 const SOURCES = { exact: "loaded", blend: "blended", compute: "computed" };
-const KINDS = { system_prompt: "system prompt", passage: "passage", text: "text", question: "question" };
+const KINDS = { system_prompt: "system prompt", passage: "passage", text: "text", module: "module", question: "question" };
 const WHY = {
   in_place: "on the device already",
-  stored_exactly: "stored behind what stands before it here",
-  stored_closely: "stored, computed behind something else",
+  stored_exactly: "stored, computed after these very tokens",
+  stored_closely: "stored, computed after others",
   not_stored: "not stored",
   other_positions: "stored, computed at other positions, and this model's KV cannot be moved",
   ends_the_prompt: "the end of a prompt is computed every time",
@@ -16,21 +16,40 @@ const WHY = {
   late_miss: "stored, but could not be loaded",
 };
 
-/** The plan of a report. */
-export function plan(report) {
+/** A prompt's tokens, and how many of them were not computed. The four numbers of a report have no token in common. */
+export function account({ exact, blended, recomputed, computed }) {
+  return { all: exact + blended + recomputed + computed, kept: exact + blended };
+}
+
+/** The plan of a report. `cited` names its passages, where they are known. */
+export function plan(report, cited = []) {
   const { tokens, ttft, predicted } = report;
-  const all = tokens.exact + tokens.blended + tokens.computed;
-  const kept = tokens.exact + tokens.blended - tokens.recomputed;
+  const { all, kept } = account(tokens);
+  const parts = named(report.segments, cited);
+  const again = tokens.recomputed ? `${count(tokens.recomputed)} computed again in blended passages, ` : "";
   const expected = predicted ? `, predicted ${ms(predicted.total_ms)} from its turn on` : "";
   return h("div", { class: "plan" },
     h("p", {},
       h("strong", {}, `${share(kept, all)} not computed`),
-      ` · ${count(tokens.exact)} tokens exact, ${count(tokens.blended)} blended (${count(tokens.recomputed)} of them computed again), ${count(tokens.computed)} computed`,
+      ` · ${count(tokens.exact)} tokens exact, ${count(tokens.blended)} blended, ${again}${count(tokens.computed)} computed`,
       h("br"), `First token after ${ms(ttft.total_ms)}${expected}.`),
-    prompt(report.segments, all),
+    prompt(parts, all),
     legend(),
     times(report),
-    h("details", {}, h("summary", {}, "Segments, loads and why"), segments(report), loads(report), more(report)));
+    h("details", {}, h("summary", {}, "Segments, loads and why"), segments(parts), loads(report), more(report)));
+}
+
+/** The segments with a `name` each. Passages have their numbers, and their titles if `cited` is as long as there are passages. */
+function named(segments, cited) {
+  const isKnown = segments.filter(({ kind }) => kind === "passage").length === cited.length;
+  let number = 0;
+  return segments.map((part) => {
+    if (part.kind !== "passage") return { ...part, name: KINDS[part.kind] ?? part.kind };
+    number += 1;
+    const { title, source, document_id: id } = (isKnown && cited[number - 1]) || {};
+    const of = title || source || id;
+    return { ...part, name: `passage ${number}${of ? `: ${of}` : ""}` };
+  });
 }
 
 /** The prompt from left to right: each segment is as wide as it has tokens. */
@@ -40,7 +59,7 @@ function prompt(parts, all) {
     const width = (WIDTH * part.tokens) / all;
     const from = part.tier ? ` from ${part.tier}` : "";
     const bar = s("rect", { x, y: 2, width: Math.max(width - 1.5, 1), height: 26, rx: 2, class: part.source },
-      s("title", {}, `${KINDS[part.kind] ?? part.kind}: ${part.tokens} tokens, ${SOURCES[part.source]}${from}`));
+      s("title", {}, `${part.name}: ${part.tokens} tokens, ${SOURCES[part.source]}${from}`));
     x += width;
     return bar;
   });
@@ -85,10 +104,10 @@ function times({ ttft, predicted }) {
     drawn, h("span", { class: "axis" }, h("span", {}, "0"), h("span", {}, ms(end))));
 }
 
-function segments(report) {
-  const rows = report.segments.map((part) => [KINDS[part.kind] ?? part.kind, count(part.tokens), SOURCES[part.source], part.tier ?? "", part.tiers.join(", "),
+function segments(parts) {
+  const rows = parts.map((part) => [part.name, count(part.tokens), SOURCES[part.source], part.tier ?? "", part.tiers.join(", "),
     part.bytes ? bytes(part.bytes) : "", part.predicted ? ms(part.source === "compute" ? part.predicted.compute_ms : part.predicted.load_ms + part.predicted.compute_ms) : "", WHY[part.why] ?? part.why]);
-  return table("Segments, in the prompt's order", ["segment", "#tokens", "how", "taken from", "stored in", "#size", "#predicted", "~why"], rows);
+  return table("Segments, in the prompt's order", ["~segment", "#tokens", "how", "taken from", "stored in", "#size", "#predicted", "~why"], rows);
 }
 
 function loads(report) {
@@ -102,7 +121,7 @@ function more(report) {
   if (report.selection_layer !== null) notes.push(`${Math.round(100 * report.ratio)} % computed again from layer ${report.selection_layer} on`);
   if (report.drafts) notes.push(`drafts: ${report.drafts.accepted} of ${report.drafts.drafted} tokens were right`);
   if (report.rerank) notes.push(`${report.rerank.candidates} passages put in order by the ${report.rerank.by === "model" ? "language model" : "cross-encoder"}`);
-  if (report.speculation) notes.push(`${ms(report.speculation.hidden_ms)} of the search hidden behind prefill (${report.speculation.outcome})`);
+  if (report.speculation) notes.push(`${ms(report.speculation.hidden_ms)} of the search ran beside the prefill (${report.speculation.outcome})`);
   for (const tier of report.in_tiers ?? []) notes.push(`all of it in ${tier.tier}: ${ms(tier.total_ms)}`);
   return h("p", { class: "quiet" }, notes.join(" · "));
 }

@@ -3,7 +3,7 @@
 import { get, happenings } from "/page/api.js";
 import { count, h, ms, share, when } from "/page/dom.js";
 import { guarded } from "/page/owner.js";
-import { plan } from "/page/plan.js";
+import { account, plan } from "/page/plan.js";
 
 const MOST = 64;
 const NOTHING = "Nothing was asked since the service started.";
@@ -26,9 +26,8 @@ export async function plans({ content, signal, again }) {
   await guarded(content, "Plans", async () => {
     const { plans: known } = await get("/v1/cache/plans", signal);
     const item = ({ number, unix_ms: at, tenant, report }) => {
-      const { exact, blended, recomputed, computed } = report.tokens;
-      const all = exact + blended + computed;
-      const line = `${number ? `${number}: ` : ""}${count(all)} tokens, ${share(exact + blended - recomputed, all)} not computed, first token after ${ms(report.ttft.total_ms)}`;
+      const { all, kept } = account(report.tokens);
+      const line = `${number ? `${number}: ` : ""}${count(all)} tokens, ${share(kept, all)} not computed, first token after ${ms(report.ttft.total_ms)}`;
       return h("details", { class: "card" }, h("summary", {}, line, h("span", { class: "quiet" }, ` · ${when(at)}${tenant ? ` · ${tenant}` : ""}`)), plan(report));
     };
     const list = h("div", {}, known.length ? known.map(item) : h("p", { class: "quiet" }, NOTHING));

@@ -2,6 +2,7 @@
 
 import { get, post, token } from "/page/api.js";
 import { bytes, confirmed, count, counted, facts, field, h, s, share, toast, when } from "/page/dom.js";
+import { kinds } from "/page/jobs.js";
 import { action, change, every, live } from "/page/live.js";
 import { wanted } from "/page/owner.js";
 
@@ -27,7 +28,7 @@ function look(status) {
   seen.push({ at: Date.now(), tiers });
   if (seen.length > KEPT) seen.shift();
   const { model, store: stored, device } = status;
-  const jobs = status.jobs.map(({ kind, jobs: number }) => `${number} ${kind}`);
+  const jobs = kinds(status).map(([what, number]) => counted(number, what));
   const service = [
     ["Model", `${model.id}, ${model.architecture}, context ${count(model.context)}, ${bytes(model.kv_bytes_per_token)} of KV a token`],
     ["Blending", status.blend.blending.replaceAll("_", " ") + (status.blend.selection ? `: ${status.blend.selection.rule}, ${Math.round(1000 * status.blend.ratio) / 10} % computed again` : "")],
@@ -50,8 +51,9 @@ function card([name, tier]) {
     h("div", { class: "quiet" }, numbers.filter(([, number]) => number > 0).map(([what, number]) => `${count(number)} ${what}`).join(" · ")));
 }
 
-/** A line over the time since the page was opened. */
+/** A line over the time since the page was opened. Of what never changed there is none: it would be a gap between lines of text. */
 function spark(values, what) {
+  if (values.every((value) => value === values[0])) return "";
   const most = Math.max(...values, 1);
   const step = 200 / Math.max(values.length - 1, 1);
   const points = values.map((value, at) => `${(at * step).toFixed(1)},${(30 - (28 * value) / most).toFixed(1)}`).join(" ");
@@ -100,7 +102,7 @@ async function list(view) {
   return h("div", {}, h("div", { class: "row" }, field("Collection", collection), field("Tier", tier), ["pin", "unpin", "evict"].map(act)), shown);
 }
 
-/** The knowledge tree: each entry below the one that it was computed behind. */
+/** The knowledge tree: each entry below the one that it was computed after. */
 function tree({ data, entries, bytes: size, has_more: more, object_unavailable: away }) {
   const line = `${counted(entries, "entry")}, ${bytes(size)}${more ? `; the ${count(data.length)} used last are shown` : ""}${away ? "; the bucket does not answer" : ""}`;
   const below = new Map();

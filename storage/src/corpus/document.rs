@@ -40,7 +40,7 @@ impl Document {
     /// The id that the corpus files this document under: 32 hex digits where none was given.
     ///
     /// # Errors
-    /// `InvalidInput` for a given id that is empty, longer than 1 KiB, or has control characters.
+    /// `InvalidInput` for a given id that is empty, `.` or `..`, longer than 1 KiB, or has control characters.
     pub fn identity(&self) -> Result<String> {
         match (&self.id, &self.source) {
             (Some(id), _) => {
@@ -50,6 +50,8 @@ impl Document {
                     "is longer than 1024 bytes"
                 } else if id.chars().any(char::is_control) {
                     "has control characters"
+                } else if matches!(id.as_str(), "." | "..") {
+                    "is one that no URL can carry"
                 } else {
                     return Ok(id.clone());
                 };
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_id_must_be_a_name() {
-        for bad in ["", "a\nb", &"x".repeat(1025)] {
+        for bad in ["", ".", "..", "a\nb", &"x".repeat(1025)] {
             let error = document(Some(bad), None, "t").identity().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
         }

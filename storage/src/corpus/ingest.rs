@@ -120,7 +120,10 @@ impl Corpus {
         departures: &dyn Departures,
         asked: Asked<'_>,
     ) -> Result<Taken> {
-        check_name(collection)?;
+        // What is stored under another name stays within reach, and nothing is begun under one.
+        if self.find(collection).await.is_err() {
+            check_name(collection)?;
+        }
         documents.iter().try_for_each(Document::check)?;
         if documents.iter().all(|document| document.text.trim().is_empty()) && self.find(collection).await.is_err() {
             let report = UpsertReport { documents_empty: documents.len(), ..UpsertReport::default() };

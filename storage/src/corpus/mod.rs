@@ -47,7 +47,7 @@ pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
-pub use self::naming::{COLLECTION, check_name, full_name, shown_name, tenant_of};
+pub use self::naming::{COLLECTION, check_name, check_stored_name, full_name, is_name, shown_name, tenant_of};
 use self::naming::{Stage, unknown};
 pub use self::options::CorpusOptions;
 pub use self::passage::{Passage, PassageEncoder};
@@ -301,7 +301,7 @@ impl Corpus {
     }
 
     async fn find(&self, name: &str) -> Result<Arc<Collection>> {
-        check_name(name)?;
+        check_stored_name(name)?;
         self.inner.collections.lock().await.get(name).cloned().ok_or_else(|| unknown(name))
     }
 

@@ -56,30 +56,51 @@ pub fn shown_name(own: &str, collection: &str) -> String {
     }
 }
 
-/// Checks a full name.
+/// Whether it can name a collection or a tenant: both stand in paths, where `.` and `..` mean something else.
+pub fn is_name(part: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=MAX_NAME_BYTES).contains(&part.len()) && part.bytes().all(allowed) && !matches!(part, "." | "..")
+}
+
+/// Checks a full name that is to be a collection's.
 ///
 /// # Errors
 /// `InvalidInput`.
 pub fn check_name(collection: &str) -> Result<()> {
+    let mut parts = collection.split('/');
+    if parts.clone().count() <= 2 && parts.all(is_name) && table_name(collection).len() <= MAX_TABLE_BYTES {
+        return Ok(());
+    }
+    Err(no_name(collection))
+}
+
+/// Checks a full name that may be one of a collection that is there: earlier versions took any printable name for a tenant's.
+///
+/// # Errors
+/// `InvalidInput`.
+pub fn check_stored_name(collection: &str) -> Result<()> {
     let (tenant, name) = collection.rsplit_once('/').unwrap_or(("", collection));
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let is_name = !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(allowed);
     let is_printable = tenant.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let is_tenant = tenant.len() <= MAX_TENANT_BYTES && is_printable && tenant.trim() == tenant;
     // The default tenant's collections have one full name, not two.
     let is_full = !tenant.is_empty() || !collection.starts_with('/');
-    if is_name && is_tenant && is_full && table_name(collection).len() <= MAX_TABLE_BYTES {
+    let is_own = is_name(name) || matches!(name, "." | "..");
+    if is_own && is_tenant && is_full && table_name(collection).len() <= MAX_TABLE_BYTES {
         return Ok(());
     }
+    Err(no_name(collection))
+}
+
+fn no_name(collection: &str) -> Error {
     let shown: String = collection.escape_debug().take(2 * MAX_NAME_BYTES).collect();
     let mut message = format!(
         "`{shown}` cannot name a collection: use 1 to {MAX_NAME_BYTES} of the letters a to z and A to Z, digits, dots, dashes and \
          underscores"
     );
     if collection.contains('/') {
-        message.push_str(", behind TENANT/ where it is another tenant's, and fewer where that one's name is long");
+        message.push_str(", and TENANT/NAME, both of these, for a tenant's: one slash, and a shorter name where the tenant's is long");
     }
-    Err(Error::new(ErrorKind::InvalidInput, message))
+    Error::new(ErrorKind::InvalidInput, message)
 }
 
 /// The table of a collection.
@@ -138,7 +159,7 @@ fn collection_of(table: &str) -> Option<String> {
     }
     let collection = format!("{}/{name}", String::from_utf8(tenant).ok()?);
     // Only what we would have written.
-    (check_name(&collection).is_ok() && table_name(&collection) == table).then_some(collection)
+    (check_stored_name(&collection).is_ok() && table_name(&collection) == table).then_some(collection)
 }
 
 /// What an error that there is no such collection has as its field.
@@ -168,7 +189,7 @@ mod tests {
             &long,
         ];
         for name in names {
-            check_name(name).unwrap();
+            check_stored_name(name).unwrap();
             let table = table_name(name);
             assert!(table.len() <= MAX_TABLE_BYTES);
             assert!(table.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)), "{table}");
@@ -212,10 +233,28 @@ mod tests {
             &long_tenant,
         ];
         for name in bad {
+            check_stored_name(name).unwrap_err();
             let error = check_name(name).unwrap_err();
             let text = error.to_string();
             let steers = |c: char| c.is_control() || c == '\u{202e}';
             assert!(!text.contains(steers) && text.len() < 350, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_new_collections_tenant_is_named_as_collections_are() {
+        for name in ["notes", "a.b_c-9", "acme/notes", "..a/b..", "-/-"] {
+            check_name(name).unwrap();
+            check_stored_name(name).unwrap();
+        }
+        for name in ["a b/c", "../../etc", "../etc", "a/..", "..", ".", "a//b", "x/y/z", "/x/y", "Team_7 / blue/notes"]
+        {
+            let error = check_name(name).unwrap_err().to_string();
+            assert_eq!(error.contains("TENANT/NAME"), name.contains('/'), "{error}");
+        }
+        check_name("a\tb/c").unwrap_err();
+        for name in ["a b/c", "../../etc", "x/y/z", ".."] {
+            check_stored_name(name).unwrap();
         }
     }
 

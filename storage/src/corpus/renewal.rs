@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::disk::io_failed;
 use super::ingest::{GROUP_PASSAGES, Going};
-use super::naming::{Stage, check_name, table_at, unknown};
+use super::naming::{Stage, check_stored_name, table_at, unknown};
 use super::table::{Collection, Writer, manifests, path_of};
 use super::{Corpus, blocking};
 use crate::{Error, ErrorKind, Result};
@@ -139,7 +139,7 @@ impl Corpus {
     }
 
     fn take_renewal(&self, name: &str) -> Result<Turn<'_>> {
-        check_name(name)?;
+        check_stored_name(name)?;
         let mut renewing = self.inner.renewing.lock().unwrap_or_else(PoisonError::into_inner);
         if !renewing.insert(name.to_owned()) {
             let message = format!("collection `{name}` is being embedded again; wait for it, or cancel it");

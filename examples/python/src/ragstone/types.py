@@ -189,7 +189,7 @@ class Ingest:
     paths: list[str]
     #: When it was asked for first, in milliseconds since 1970.
     created_unix_ms: int
-    #: `running`, `waiting`, `failed` or `parked`.
+    #: `running`, `waiting`, `interrupted`, `failed` or `parked`.
     state: str
     #: The most files that one start got done.
     files_done: int
