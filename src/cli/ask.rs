@@ -24,7 +24,7 @@ const DEMO_NOTE: &str = "(The embedded demo model answers. It knows the sentence
 pub struct Args {
     /// The question
     question: String,
-    /// The collection to answer from [default: default, or the only one there is]
+    /// The collection to answer from; TENANT/NAME names a tenant's [default: default, or the only one there is]
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
     /// How many passages to read

@@ -48,7 +48,7 @@ pub enum Command {
 pub enum DocumentsCommand {
     /// List a collection's documents
     List {
-        /// The collection [default: default, or the only one there is]
+        /// The collection; TENANT/NAME names a tenant's [default: default, or the only one there is]
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
         /// Print one JSON array
@@ -57,7 +57,7 @@ pub enum DocumentsCommand {
     },
     /// Remove a document, or those of a file or a folder, with their passages and KV; several want --yes
     Delete {
-        /// The collection [default: default, or the only one there is]
+        /// The collection; TENANT/NAME names a tenant's [default: default, or the only one there is]
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
         /// Its id, its path or its source, as ragstone documents list prints them, or a folder of their files, which may be gone

@@ -20,7 +20,7 @@ use crate::progress::mebibytes;
 pub struct Args {
     /// The question; its prompt is run to the first token, as ragstone ask would
     question: String,
-    /// The collection to answer from [default: default, or the only one there is]
+    /// The collection to answer from; TENANT/NAME names a tenant's [default: default, or the only one there is]
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
     /// How many passages to read
