@@ -163,7 +163,8 @@ mod tests {
             assert_eq!(below.len(), 3);
         }
         assert_eq!(at("/n/roo", "/n/roo"), Found::Nothing);
-        let odd = [document("1", Some("/n/a.md")), document("2", Some("/n/a.md#old.txt")), document("3", Some("#b.md"))];
+        let odd =
+            [document("1", Some("/n/a.md")), document("2", Some("/n/a.md#old.txt")), document("3", Some("#b.md"))];
         let at = |given: &str, path: &str| found(&odd, given, path);
         assert_eq!(ids(at("a.md", "/n/a.md")), ["1"], "and not another file's");
         assert_eq!(ids(at("/n/a.md#old.txt", "/n/a.md#old.txt")), ["2"]);

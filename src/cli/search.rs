@@ -20,7 +20,7 @@ const SHOWN: usize = 240;
 pub struct Args {
     /// What to look for: a question, or words
     query: String,
-    /// The collection to search [default: default, or the only one there is]
+    /// The collection to search; TENANT/NAME names a tenant's [default: default, or the only one there is]
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
     /// How many passages to find [default: the setting's]
