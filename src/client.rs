@@ -166,6 +166,10 @@ fn check_segment(segment: &str) -> Result<()> {
         "." | ".." => Err(Error::invalid_input(format!(
             "`{segment}` can be no name and no id here, as URLs cannot carry it: give another one"
         ))),
+        // Tabs and ends of lines would be left out.
+        _ if segment.contains(char::is_control) => {
+            Err(Error::invalid_input("a name or an id has control characters: give it without them"))
+        }
         _ => Ok(()),
     }
 }
@@ -254,7 +258,7 @@ mod tests {
         let client = Client::new("http://127.0.0.1:1", "t").unwrap();
         let request = client.request(Method::GET, &["v1", "a/b c"]).unwrap().build().unwrap();
         assert_eq!(request.url().as_str(), "http://127.0.0.1:1/v1/a%2Fb%20c");
-        for segment in ["", ".", ".."] {
+        for segment in ["", ".", "..", "a\tb", "a\n"] {
             let error = client.request(Method::GET, &["v1", segment, "x"]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{segment}: {error}");
         }

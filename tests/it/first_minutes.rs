@@ -113,11 +113,12 @@ fn names_that_no_url_or_collection_can_have_are_refused() {
     let folder = with_world();
     let note = folder.write("note.md", "A lantern.");
     let note = note.to_str().unwrap();
-    for name in ["a b/c", "../../etc", "a//b", "a\tb/c", "x/y/z"] {
+    for name in ["a b/c", "../../etc", "a//b", "x/y/z"] {
         folder.run(&["ingest", note, "--collection", name]).failed_with(&["cannot name a collection", "TENANT/NAME"]);
     }
     folder.run(&["ingest", note, "--collection", "acme/notes"]).succeeded();
     folder.run(&["ingest", note, "--collection", ""]).failed_with(&["is empty"]);
+    folder.run(&["ingest", note, "--collection", "a\tb/c"]).failed_with(&["control characters"]);
     for command in
         [&["documents", "list", "--collection", ".."][..], &["keys", "revoke", "..", "--yes"], &["pml", "show", ".."]]
     {
