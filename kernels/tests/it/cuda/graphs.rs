@@ -98,6 +98,10 @@ impl<'a> Batch<'a> {
 
     /// Puts stored K and V, made up, before a sequence.
     fn store(&mut self, sequence: usize, tokens: usize) {
+        self.try_store(sequence, tokens).unwrap();
+    }
+
+    fn try_store(&mut self, sequence: usize, tokens: usize) -> Result<()> {
         let (layout, to) = (self.model.kv_layout(), &mut self.sequences[sequence]);
         to.key_positions = counted(tokens);
         let mut random = fastrand::Rng::with_seed(sequence as u64);
@@ -109,8 +113,9 @@ impl<'a> Batch<'a> {
             let (k, v) = (values(), values());
             let slots = Slots { blocks: &to.blocks, slots: &to.key_positions, positions: &to.key_positions };
             let stored = StoredKv { dtype: layout.dtype, k: &k, v: &v };
-            self.model.place_stored(&mut self.pool, layer, slots, stored).unwrap();
+            self.model.place_stored(&mut self.pool, layer, slots, stored)?;
         }
+        Ok(())
     }
 
     /// The logits of a step's rows.
@@ -407,35 +412,38 @@ fn graphs_are_of_their_pool_and_go_where_memory_is_short() {
     }
 }
 
-/// With the least memory that steps are computed in: what graphs and caches hold gives way to stored KV.
+/// In the least memory in which all of it can be done, with the stored KV first: what graphs and caches hold gives way.
 #[test]
 fn stored_kv_takes_the_memory_of_graphs_where_there_is_no_other() {
     const GRAIN: u64 = 64 << 10;
     let standin = StandIn::new(2);
-    let steps = [&[(0, 1)][..]; 5];
     let model_of = |grains: u64| {
         standin.set("memory", &(grains * GRAIN).to_string());
         standin.set("reset", "");
         CudaModel::random(config(), 7, 0, LoadOptions { kv_dtype: Some(KvDtype::F32), ..Default::default() })
     };
-    let begun = |batch: &mut Batch<'_>| {
-        batch.step(&[(0, LENGTHS[0])])?;
-        steps.iter().map(|step| batch.step(step)).collect::<Result<Vec<_>>>()
+    let stored = |batch: &mut Batch<'_>| {
+        batch.try_store(2, 17)?;
+        batch.step(&[(2, 3)])
+    };
+    let computed = |batch: &mut Batch<'_>| {
+        let steps = [&[(0, LENGTHS[0])][..], &[(0, 1)], &[(0, 1)], &[(0, 1)]];
+        steps.into_iter().map(|step| batch.step(step)).collect::<Result<Vec<_>>>()
+    };
+    let fits = |grains: u64| {
+        let Ok(model) = model_of(grains) else { return false };
+        let mut batch = Batch::new(&model, 80);
+        model.check().is_ok() && stored(&mut batch).is_ok() && computed(&mut batch).is_ok()
     };
     let (mut too_few, mut enough) = (0, 1024);
     while enough - too_few > 1 {
         let grains = (too_few + enough) / 2;
-        let fits = model_of(grains).is_ok_and(|model| begun(&mut Batch::new(&model, 80)).is_ok());
-        *(if fits { &mut enough } else { &mut too_few }) = grains;
+        *(if fits(grains) { &mut enough } else { &mut too_few }) = grains;
     }
-    let rest = |batch: &mut Batch<'_>| {
-        batch.store(2, 17);
-        [batch.step(&[(2, 3)]).unwrap(), batch.step(&[(0, 1)]).unwrap()]
-    };
     let of = |grains: u64| {
         let model = model_of(grains).unwrap();
         let mut batch = Batch::new(&model, 80);
-        (begun(&mut batch).unwrap(), rest(&mut batch))
+        (computed(&mut batch).unwrap(), stored(&mut batch).unwrap(), batch.step(&[(0, 1)]).unwrap())
     };
     let expected = of(1024);
     for grains in enough..enough + 8 {
