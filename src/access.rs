@@ -134,12 +134,11 @@ impl Access {
     }
 }
 
-/// Runs `work` against a store that is there; Ctrl-C ends it, and the store is closed in every case.
+/// Runs `work` against a store that is there; Ctrl-C ends it, and the store is closed in every case. Where another command had the folder
+/// open, and ends meanwhile, all of it is done again.
 ///
 /// # Errors
 /// `NotFound`, and nothing is created, where the data folder is missing or empty.
-///
-/// Where another command had the folder open, and ends meanwhile, all of it is done again.
 pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFn(&Client) -> Result<T>) -> Result<T> {
     loop {
         let has_ended = Cell::new(false);
@@ -157,35 +156,25 @@ pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFn(&Client)
 
 /// As [`with`], for work that cannot be done again, as it has been seen in part.
 pub async fn with_once<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(
-        config,
-        (command, Needs::Data),
-        async |client: &Client| or_ended(client, work(client).await).await,
-        Interrupted::default(),
-    )
-    .await
+    once(config, (command, Needs::Data), work).await
 }
 
 /// As [`with_once`]; the data folder is created where it is missing.
 pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(
-        config,
-        (command, Needs::Nothing),
-        async |client: &Client| or_ended(client, work(client).await).await,
-        Interrupted::default(),
-    )
-    .await
+    once(config, (command, Needs::Nothing), work).await
 }
 
-/// Where a command had the folder open and ends, says so: the service that answered is nothing that its user knows of.
-async fn or_ended<T>(client: &Client, done: Result<T>) -> Result<T> {
-    match done {
-        Err(_) if client.is_ending().await => {
-            let message = "the command that had the data folder open has ended meanwhile; run this one again";
+/// Where a command had the folder open and ends, its user is told so: the service that answered is nothing that he knows of.
+async fn once<T>(config: &Config, by: (&str, Needs), work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+    let work = async |client: &Client| match work(client).await {
+        Err(error) if client.is_ending().await => {
+            let message =
+                format!("the command that had the data folder open has ended meanwhile; run this one again ({error})");
             Err(Error::new(ErrorKind::Unavailable, message))
         }
         done => done,
-    }
+    };
+    run(config, by, work, Interrupted::default()).await
 }
 
 /// As [`creating`], for a job, through which other commands of the same user reach the store meanwhile. After Ctrl-C it is told to end,
@@ -314,37 +303,38 @@ pub async fn running(config: &Config) -> Result<(ServiceRecord, Client)> {
 }
 
 /// How often somebody pressed Ctrl-C, once somebody has waited for it.
-static INTERRUPTS: OnceLock<watch::Receiver<u64>> = OnceLock::new();
+static INTERRUPTS: OnceLock<std::result::Result<watch::Receiver<u64>, String>> = OnceLock::new();
 /// Of these, those that somebody heard.
 static HEARD: AtomicU64 = AtomicU64::new(0);
 
 /// Waits for Ctrl-C; the error that a command then ends with. One that came while nobody waited is heard by who waits next.
 pub async fn interrupted() -> Error {
-    let mut count = INTERRUPTS.get_or_init(count_interrupts).clone();
+    let cannot = |why: &dyn std::fmt::Display| Error::internal(format!("signals cannot be received: {why}"));
+    let mut count = match INTERRUPTS.get_or_init(|| count_interrupts().map_err(|error| error.to_string())) {
+        Ok(count) => count.clone(),
+        Err(why) => return cannot(why),
+    };
     match count.wait_for(|count| *count > HEARD.load(Ordering::Relaxed)).await {
         Ok(count) => {
             HEARD.store(*count, Ordering::Relaxed);
             Error::new(ErrorKind::Cancelled, "interrupted; what was stored is kept")
         }
-        Err(_) => Error::internal("signals cannot be received"),
+        Err(ended) => cannot(&ended),
     }
 }
 
-fn count_interrupts() -> watch::Receiver<u64> {
+fn count_interrupts() -> std::io::Result<watch::Receiver<u64>> {
     let (count, counted) = watch::channel(0);
+    #[cfg(unix)]
+    let mut signals = signal(SignalKind::interrupt())?;
+    #[cfg(windows)]
+    let mut signals = tokio::signal::windows::ctrl_c()?;
     tokio::spawn(async move {
-        #[cfg(unix)]
-        if let Ok(mut signals) = signal(SignalKind::interrupt()) {
-            while signals.recv().await.is_some() {
-                count.send_modify(|count| *count += 1);
-            }
-        }
-        #[cfg(not(unix))]
-        while tokio::signal::ctrl_c().await.is_ok() {
+        while signals.recv().await.is_some() {
             count.send_modify(|count| *count += 1);
         }
     });
-    counted
+    Ok(counted)
 }
 
 async fn wait_until_ready(client: &Client) -> Result<()> {
@@ -409,8 +399,6 @@ mod tests {
     #[tokio::test]
     async fn a_ctrl_c_that_comes_while_nobody_waits_is_heard_by_who_waits_next() {
         assert!(poll!(pin!(interrupted())).is_pending());
-        // Whoever counts begins.
-        tokio::task::yield_now().await;
         for _ in 0..2 {
             // SAFETY: it takes a number; the signal has a handler.
             assert_eq!(unsafe { libc::raise(libc::SIGINT) }, 0);

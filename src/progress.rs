@@ -64,8 +64,8 @@ impl Progress {
         Self(Arc::new(Inner { unit, begun, state: Mutex::new(state) }))
     }
 
-    /// Says what is done now.
-    pub fn call(&self, what: String) {
+    /// Shows another text for what is done now.
+    pub fn describe(&self, what: String) {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bar) = &state.bar {
             bar.set_message(what.clone());
@@ -218,7 +218,7 @@ mod tests {
         drop(state);
         progress.tick();
         assert_eq!(progress.0.state.lock().unwrap().done, 1, "a tick goes back to nothing");
-        progress.clone().call("another".into());
+        progress.clone().describe("another".into());
         assert_eq!(progress.0.state.lock().unwrap().what, "another");
     }
 

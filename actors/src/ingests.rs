@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use ragstone_storage::catalog::{Catalog, IngestJob};
+use ragstone_storage::lock::locked;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -105,7 +106,7 @@ pub struct HasTurn(Ingests);
 
 impl Drop for HasTurn {
     fn drop(&mut self) {
-        *lock(&self.0.0.at_work) = None;
+        *locked(&self.0.0.at_work) = None;
     }
 }
 
@@ -217,7 +218,7 @@ impl Ingests {
         let me = self.clone();
         blocking(move || {
             let (begun, jobs) = (me.begun(), me.0.catalog.unfinished_jobs()?);
-            let (at_work, mut failed) = (me.at_work(), lock(&me.0.failed));
+            let (at_work, mut failed) = (me.at_work(), locked(&me.0.failed));
             failed.retain(|id, _| jobs.iter().any(|job| job.id == *id));
             let listed = |job: IngestJob| {
                 let is_alive = begun.get(&job.id).is_some_and(|known| known.alive.strong_count() > 0);
@@ -249,25 +250,25 @@ impl Ingests {
         // Unless somebody says how it ended.
         self.failed(job.id, "it broke off; the service's log says why".to_owned());
         let (id, collection) = (job.id, job.collection.clone());
-        *lock(&self.0.at_work) = Some(AtWork { id, collection, files_done: 0, files_total: 0 });
+        *locked(&self.0.at_work) = Some(AtWork { id, collection, files_done: 0, files_total: 0 });
         HasTurn(self.clone())
     }
 
     /// How far the job that has the turn is.
     pub fn show(&self, files_done: u64, files_total: u64) {
-        if let Some(at_work) = &mut *lock(&self.0.at_work) {
+        if let Some(at_work) = &mut *locked(&self.0.at_work) {
             (at_work.files_done, at_work.files_total) = (files_done, files_total);
         }
     }
 
     /// The job that has the turn.
     pub fn at_work(&self) -> Option<AtWork> {
-        lock(&self.0.at_work).clone()
+        locked(&self.0.at_work).clone()
     }
 
     /// Keeps why a job that stays in the journal failed, for those who look at the list.
     pub fn failed(&self, id: u64, why: String) {
-        lock(&self.0.failed).insert(id, why);
+        locked(&self.0.failed).insert(id, why);
     }
 
     /// The job as the journal has it now. While it waited for its turn, somebody else may have asked for the same and be done: then it is
@@ -327,7 +328,7 @@ impl Ingests {
     }
 
     fn gate(&self, collection: &str) -> Arc<RwLock<()>> {
-        let mut gates = lock(&self.0.gates);
+        let mut gates = locked(&self.0.gates);
         if let Some(gate) = gates.get(collection).and_then(Weak::upgrade) {
             return gate;
         }
@@ -394,12 +395,8 @@ impl Ingests {
     }
 
     fn begun(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
-        lock(&self.0.begun)
+        locked(&self.0.begun)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The job, with what cancels it.

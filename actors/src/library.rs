@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
 use ragstone_storage::corpus::{Corpus, Departures, DocumentInfo, PassageTokens, Scope};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
+use ragstone_storage::lock::locked;
 use ragstone_storage::store::KvStore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -100,7 +101,7 @@ impl Departures for Change {
             return Ok(());
         }
         let row = self.library.0.catalog.add_removal(Removal::of(&self.reach, leaving))?;
-        lock(&self.rows).push(row);
+        locked(&self.rows).push(row);
         self.library.0.store.env().fail_point("removal.journaled")
     }
 }
@@ -110,7 +111,7 @@ impl Drop for Change {
     fn drop(&mut self) {
         let rows = std::mem::take(self.rows.get_mut().unwrap_or_else(PoisonError::into_inner));
         if !rows.is_empty() {
-            lock(&self.library.0.left_over).extend(rows);
+            locked(&self.library.0.left_over).extend(rows);
             let library = self.library.clone();
             let settled = async move {
                 library.settle(Vec::new(), &Reach::Everyone).await.inspect_err(|error| {
@@ -141,7 +142,7 @@ impl Library {
         let is_passages =
             |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOfEach { .. });
         let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
-        lock(&self.0.left_over).extend(passages.iter().map(|row| row.id));
+        locked(&self.0.left_over).extend(passages.iter().map(|row| row.id));
         let mut failed = None;
         for RemovalRow { id, removal } in wanted {
             tracing::info!("going on with an unfinished removal");
@@ -317,14 +318,14 @@ impl Library {
     /// Takes the KV of `rows` of the journal, and of what earlier calls left over, out of the store; then the rows out of
     /// the journal. Their changes of the corpus are done, or failed and will not be done. Counts what went by rows of the reach `own`.
     async fn settle(&self, mut rows: Vec<u64>, own: &Reach) -> Result<Withdrawn> {
-        rows.append(&mut lock(&self.0.left_over));
+        rows.append(&mut locked(&self.0.left_over));
         let mut sum = Withdrawn::default();
         while !rows.is_empty() {
             let rest = rows.split_off(rows.len().min(ROWS_PER_SCAN));
             match self.settle_some(&rows, own).await {
                 Ok(withdrawn) => sum.add(withdrawn),
                 Err(error) => {
-                    lock(&self.0.left_over).extend(rows.into_iter().chain(rest));
+                    locked(&self.0.left_over).extend(rows.into_iter().chain(rest));
                     return Err(error);
                 }
             }
@@ -370,7 +371,7 @@ impl Withdrawn {
 
 impl Change {
     async fn finish(&self) -> Result<Withdrawn> {
-        let rows = std::mem::take(&mut *lock(&self.rows));
+        let rows = std::mem::take(&mut *locked(&self.rows));
         self.library.settle(rows, &self.reach).await.map_err(|error| {
             let message = format!(
                 "the text left the corpus, but not all of its KV could be removed: {error}; nothing finds it, and the next \
@@ -393,8 +394,4 @@ fn found(removed: Result<Removed>) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         other => other.map(drop),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

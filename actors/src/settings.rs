@@ -23,10 +23,10 @@ use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
 use crate::size;
 
+pub use table::{Definition, TABLE, check};
+
 /// The threads and nodes that the process computes with.
 static PREPARED: OnceLock<(usize, Numa)> = OnceLock::new();
-
-pub use table::{Definition, TABLE, check};
 
 /// The longest draft, and the longest end that is looked up, in tokens.
 const MOST_DRAFTED: usize = 64;

@@ -47,7 +47,7 @@ pub struct WholeStatus {
     pub recovery: Recovery,
     /// Warm-ups that are not finished.
     pub warm_jobs: Vec<WarmStatus>,
-    /// Ingests that are not finished: they run, wait for their turn, failed, or are parked.
+    /// Ingests that are not finished: they run, wait for their turn, were interrupted, failed, or are parked.
     pub ingests: Vec<UnfinishedIngest>,
 }
 

@@ -21,7 +21,7 @@ const MOST_NAMED: usize = 10;
 ///
 /// # Errors
 /// `InvalidInput` where there are several, with their names.
-pub fn unnamed(there: &List<CollectionInfo>) -> Result<String> {
+pub fn default_collection(there: &List<CollectionInfo>) -> Result<String> {
     let names: Vec<&str> = there.data.iter().map(|collection| collection.name.as_str()).collect();
     match &names[..] {
         [only] => Ok((*only).to_owned()),
@@ -156,7 +156,7 @@ mod tests {
     fn who_names_no_collection_means_the_usual_or_the_only_one() {
         let there = |names: &[&str]| {
             let info = |name: &&str| CollectionInfo { name: (*name).to_owned(), documents: 1, passages: 1 };
-            unnamed(&List::from(names.iter().map(info).collect::<Vec<_>>()))
+            default_collection(&List::from(names.iter().map(info).collect::<Vec<_>>()))
         };
         for (names, meant) in [(&[][..], "default"), (&["notes"], "notes"), (&["a", "default"], "default")] {
             assert_eq!(there(names).unwrap(), meant, "{names:?}");

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use ragstone_storage::corpus::DocumentInfo;
 
 use crate::api::Page;
-use crate::api::collections::{DocumentsQuery, unnamed};
+use crate::api::collections::{DocumentsQuery, default_collection};
 use crate::cli::output;
 use crate::client::Client;
-use crate::document::{may_have_several, shown};
+use crate::document::{file_of, may_have_several, shown};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The collection that a command means: the one that it names, or where it names none, the one that [`unnamed`] finds.
+/// The collection that a command means: the one that it names, or where it names none, the one that [`default_collection`] finds.
 pub async fn collection(client: &Client, given: Option<&str>) -> Result<String> {
     match given {
         Some(name) => Ok(name.to_owned()),
-        None => unnamed(&client.get(&["v1", "collections"]).await?),
+        None => default_collection(&client.get(&["v1", "collections"]).await?),
     }
 }
 
@@ -102,10 +102,7 @@ pub fn files_there(documents: &[DocumentInfo]) -> Vec<&str> {
     // The source of an uploaded document is a name.
     let is_there = |file: &&str| Path::new(file).is_absolute() && Path::new(file).is_file();
     let sources = documents.iter().filter_map(|document| document.source.as_deref());
-    let files = sources.filter_map(|source| {
-        let of_record = source.rsplit_once('#').map(|(file, _)| file);
-        [Some(source), of_record].into_iter().flatten().find(is_there)
-    });
+    let files = sources.filter_map(|source| [source, file_of(source)].into_iter().find(is_there));
     let mut there: Vec<&str> = files.collect();
     there.sort_unstable();
     there.dedup();

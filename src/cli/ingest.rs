@@ -219,7 +219,7 @@ async fn listen(
             IngestEvent::Begun { id } => number.set(Some(id)),
             IngestEvent::Progress { files_done, files_total, new, .. } => {
                 far.set(Some((files_done, files_total)));
-                bar.call(ingesting());
+                bar.describe(ingesting());
                 bar.estimate(left.after(watch.elapsed_s(), (files_done, files_total), new));
                 bar.set(files_done as u64, files_total as u64);
             }
@@ -229,7 +229,7 @@ async fn listen(
             }
             IngestEvent::LeftAlone { kinds, hidden } => alone = (kinds, hidden),
             IngestEvent::Waiting { collection, files_done, files_total } => {
-                bar.call(told::waits(&args.collection, &collection, (files_done, files_total)));
+                bar.describe(told::waits(&args.collection, &collection, (files_done, files_total)));
                 if collection != waits_for {
                     beside_bars(|| eprintln!("{}", told::waiting(&collection, (files_done, files_total))));
                     waits_for = collection;

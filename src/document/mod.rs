@@ -172,6 +172,11 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
     Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata, elements }
 }
 
+/// The file of one of its several documents, by the source of that: `notes.jsonl#L2`.
+pub fn file_of(source: &str) -> &str {
+    source.rsplit_once('#').map_or(source, |(file, _)| file)
+}
+
 /// Whether a file of this name may have several documents, each with its place after a `#` in its source.
 pub fn may_have_several(file: &Path) -> bool {
     matches!(Format::of(file), Some(Format::JsonLines | Format::JsonArray | Format::Mailbox))

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::attempts::{GROUP_FILES, Record, Standing};
 use super::reading::{Reading, Step, stopped};
 use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
-use crate::document::{self, FoundFile, shown};
+use crate::document::{self, FoundFile, file_of, shown};
 use crate::error::Result;
 
 /// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
@@ -395,11 +395,6 @@ fn keep(kept: &mut Vec<KeptFolder>, folder: String) {
         Some(known) => known.documents += 1,
         None => kept.push(KeptFolder { folder, documents: 1 }),
     }
-}
-
-/// The file of one of its several documents: `notes.jsonl#L2`.
-fn file_of(source: &str) -> &str {
-    source.rsplit_once('#').map_or(source, |(file, _)| file)
 }
 
 /// Paths as people type them.

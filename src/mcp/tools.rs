@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Progress;
-use crate::api::collections::unnamed;
+use crate::api::collections::default_collection;
 use crate::client::routes::{Request, Routes};
 use crate::error::{Error, Result};
 
@@ -119,11 +119,11 @@ fn collection(given: Option<String>) -> Result<Option<String>> {
     }
 }
 
-/// The collection that a call looks into: where it names none, the one that [`unnamed`] finds among those that its caller may see.
+/// The collection that a call looks into: where it names none, the one that [`default_collection`] finds among those that its caller may see.
 async fn looked_into(routes: &dyn Routes, given: Option<String>) -> Result<String> {
     match given {
         Some(name) => Ok(name),
-        None => unnamed(&routes.send(Request::get(&["v1", "collections"])).await?.json().await?),
+        None => default_collection(&routes.send(Request::get(&["v1", "collections"])).await?.json().await?),
     }
 }
 

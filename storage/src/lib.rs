@@ -13,7 +13,7 @@ pub mod frame;
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
 pub mod key;
-mod lock;
+pub mod lock;
 pub mod policy;
 pub mod prompt;
 pub mod segment;

@@ -286,17 +286,23 @@ async fn an_upload_without_text_says_so() {
     assert_eq!((&answer["documents_added"], answer.get("not_read")), (&json!(1), None), "{answer}");
 }
 
-/// A small ingest beside another collection's large one says what it waits for.
-#[tokio::test]
-async fn whoever_waits_for_another_ingest_hears_which_and_how_far_it_is() {
-    let folder = Folder::new();
-    unfinished(&folder, "big", KILLED);
+/// A service that goes on with a large ingest into `big`, and a file of its own.
+async fn busy(folder: &Folder) -> (Service, String) {
+    unfinished(folder, "big", KILLED);
     let one = folder.write("one.md", "One lantern.");
     let mut command = folder.serve_command(&[SLOW]);
     command.stderr(Stdio::null());
     let service = Service::start_unready(command);
     service.wait_until_ready().await;
-    let mut small = folder.ragstone(&["ingest", one.to_str().unwrap(), "--collection", "small"]);
+    (service, one.to_str().unwrap().to_owned())
+}
+
+/// A small ingest beside another collection's large one says what it waits for.
+#[tokio::test]
+async fn whoever_waits_for_another_ingest_hears_which_and_how_far_it_is() {
+    let folder = Folder::new();
+    let (_service, one) = busy(&folder).await;
+    let mut small = folder.ragstone(&["ingest", &one, "--collection", "small"]);
     let mut small = small.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let said = BufReader::new(small.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut said = said.skip_while(|line| !line.contains("waiting for the unfinished ingest into big"));
@@ -314,13 +320,8 @@ async fn whoever_waits_for_another_ingest_hears_which_and_how_far_it_is() {
 #[tokio::test]
 async fn a_deleted_collection_ends_who_waits_to_ingest_into_it() {
     let folder = Folder::new();
-    unfinished(&folder, "big", KILLED);
-    let one = folder.write("one.md", "One lantern.");
-    let mut command = folder.serve_command(&[SLOW]);
-    command.stderr(Stdio::null());
-    let service = Service::start_unready(command);
-    service.wait_until_ready().await;
-    let mut watching = folder.ragstone(&["ingest", one.to_str().unwrap(), "--collection", "small", "--watch"]);
+    let (_service, one) = busy(&folder).await;
+    let mut watching = folder.ragstone(&["ingest", &one, "--collection", "small", "--watch"]);
     let watching = watching.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Stopwatch::start();
     while folder.run(&["collections", "delete", "small", "--dry-run"]).code != Some(0) {

@@ -1,8 +1,12 @@
 //! Commands beside one that has the data folder open itself: they reach the store through it.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
+
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 
 use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
@@ -118,4 +122,46 @@ fn a_watch_that_is_ended_at_its_last_commit_ends() {
     assert!(signal("INT", watching.id()));
     let ended = Ran::of(watching.wait_with_output().unwrap()).succeeded();
     assert!(ended.stdout.contains("c: 1 file taken"), "{ended:?}");
+}
+
+/// A command that has the folder open, and ends as soon as it is asked for anything.
+struct Ending(Mutex<Option<File>>);
+
+async fn answer(ending: web::Data<Ending>, request: HttpRequest) -> HttpResponse {
+    let mut lock = ending.0.lock().unwrap();
+    match (request.path(), lock.is_some()) {
+        ("/healthz", true) => HttpResponse::Ok().json(json!({ "status": "ok", "pid": std::process::id() })),
+        ("/readyz", true) => HttpResponse::Ok().json(json!({ "status": "ready" })),
+        _ => {
+            *lock = None;
+            let error = json!({ "message": "the service is stopping", "type": "server_error", "param": null, "code": "unavailable" });
+            HttpResponse::ServiceUnavailable().json(json!({ "error": error }))
+        }
+    }
+}
+
+/// Has such a command hold a folder.
+fn hold(folder: &Folder) {
+    let lock = File::options().write(true).open(folder.data().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let ending = web::Data::new(Ending(Mutex::new(Some(lock))));
+    let server = HttpServer::new(move || App::new().app_data(ending.clone()).default_service(web::to(answer)));
+    let server = server.workers(1).bind("127.0.0.1:0").unwrap();
+    let record = json!({ "pid": std::process::id(), "address": format!("http://{}", server.addrs()[0]), "token": "t", "passes": true });
+    std::fs::write(folder.data().join("service.json"), record.to_string()).unwrap();
+    tokio::spawn(server.run());
+}
+
+/// What was not seen in part begins again; else its user is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_begins_again_when_the_one_that_it_works_through_ends() {
+    let folder = Folder::new();
+    let one = folder.write("one.md", "One lantern.");
+    folder.run(&["ingest", one.to_str().unwrap(), "--collection", "c"]).succeeded();
+    hold(&folder);
+    let listed = tokio::task::block_in_place(|| folder.json(&["collections", "list", "--json"]));
+    assert_eq!(listed[0]["name"], "c", "{listed}");
+    hold(&folder);
+    let asked = tokio::task::block_in_place(|| folder.run(&["ask", "What burns?"]));
+    asked.failed_with(&["has ended meanwhile", "run this one again", "the service is stopping"]);
 }

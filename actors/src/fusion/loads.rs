@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use ragstone_storage::env::Stopwatch;
+use ragstone_storage::lock::locked;
 use ragstone_storage::prompt::plan::{BEGUN_TOGETHER, lanes};
 use ragstone_storage::store::{EntryReader, LayerFrame};
 use ragstone_storage::tier::{EntryId, Precision, Tier};
@@ -181,7 +182,7 @@ impl LayerLoads {
 
     /// Calls `waker` whenever a part of a layer has come.
     pub fn wake(&self, waker: Waker) {
-        *lock(&self.waker) = Some(waker);
+        *locked(&self.waker) = Some(waker);
     }
 
     /// The next layer, if it is here. Never waits.
@@ -239,7 +240,7 @@ impl LayerLoads {
 impl Incoming {
     /// What it was to read, and did not within that time.
     fn lost(&self, after: Duration) -> impl Iterator<Item = Lost> {
-        let reading = lock(&self.reading).clone();
+        let reading = locked(&self.reading).clone();
         self.segments.iter().map(move |&segment| {
             let failed = reading.as_ref().filter(|reading| reading.segment == segment).map(|reading| {
                 let Reading { id, tier, precision, .. } = reading.clone();
@@ -323,7 +324,7 @@ impl Lane {
             }
             let reading =
                 Reading { segment: *segment, id: reader.id(), tier: reader.tier(), precision: reader.precision() };
-            *lock(&self.reading) = Some(reading.clone());
+            *locked(&self.reading) = Some(reading.clone());
             match reader.layer(layer) {
                 Ok(frame) => part.push(self.number, *segment, frame),
                 Err(error) => {
@@ -333,7 +334,7 @@ impl Lane {
                 }
             }
         }
-        *lock(&self.reading) = None;
+        *locked(&self.reading) = None;
         lost.into_iter().rev().for_each(|index| drop(self.entries.remove(index)));
         part
     }
@@ -347,7 +348,7 @@ impl Lane {
     }
 
     fn wake(&self) {
-        let waker = lock(&self.waker).clone();
+        let waker = locked(&self.waker).clone();
         if let Some(waker) = waker {
             waker();
         }
@@ -360,8 +361,4 @@ impl Drop for Lane {
         self.sender = None;
         self.wake();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

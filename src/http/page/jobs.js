@@ -100,6 +100,7 @@ function warmUp(view, job) {
 
 /** What becomes of one that does not run. */
 const NEXT = {
+  interrupted: "The next start goes on with it, and so does ragstone ingest with its paths.",
   failed: "The next start goes on with it, and so does ragstone ingest with its paths.",
   parked: "It ended ragstone again and again: ragstone ingest with its paths tries once more.",
 };

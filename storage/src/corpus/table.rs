@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchIterator};
 use arrow_schema::{DataType, SchemaRef};
@@ -25,6 +25,7 @@ use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 use super::disk::{failed, io_failed, sync_folder};
 use super::naming::{Stage, stage_of, table_at, unknown};
 use super::{PassageEncoder, schema};
+use crate::lock::locked;
 use crate::{Error, ErrorKind, Result};
 
 const SUFFIX: &str = ".lance";
@@ -200,13 +201,13 @@ impl Collection {
 
     /// Whether its vectors are indexed: only then does a search look at some of them before others.
     pub async fn has_vector_index(&self) -> Result<bool> {
-        if let Some(known) = *lock(&self.vectors_indexed) {
+        if let Some(known) = *locked(&self.vectors_indexed) {
             return Ok(known);
         }
         let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
         let is_indexed = indexes.iter().any(|index| index.columns == ["vector"]);
         // Whoever made one meanwhile knows better.
-        Ok(*lock(&self.vectors_indexed).get_or_insert(is_indexed))
+        Ok(*locked(&self.vectors_indexed).get_or_insert(is_indexed))
     }
 
     /// How many documents there are.
@@ -314,7 +315,7 @@ impl Writer<'_> {
         }
         if !has("vector") && rows >= vector_index_rows {
             self.collection.create_vector_index().await?;
-            *lock(&self.collection.vectors_indexed) = Some(true);
+            *locked(&self.collection.vectors_indexed) = Some(true);
             rewritten = true;
         }
         let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);
@@ -356,11 +357,11 @@ impl Writer<'_> {
     /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk.
     pub async fn sync(&self) -> Result<()> {
         let folder = self.collection.folder.clone();
-        let mut known = std::mem::take(&mut *lock(&self.collection.synced));
+        let mut known = std::mem::take(&mut *locked(&self.collection.synced));
         let synced = tokio::task::spawn_blocking(move || sync_folder(&folder, &mut known).map(|()| known)).await;
         match synced {
             Ok(Ok(known)) => {
-                *lock(&self.collection.synced) = known;
+                *locked(&self.collection.synced) = known;
                 Ok(())
             }
             Ok(Err(error)) => Err(io_failed(&format!("write collection `{}` to disk", self.collection.name), error)),
@@ -431,10 +432,6 @@ pub(super) fn any_of(documents: &[String]) -> Expr {
 /// As [`any_of`], for one document.
 pub(super) fn is_document(id: &str) -> Expr {
     col("document_id").eq(lit(id))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
