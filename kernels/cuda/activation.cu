@@ -7,26 +7,9 @@
 // scale_values          values[i] *= by
 //
 // block 256, one thread a value of the output: grid ceil(values / 256).
-#include "device.cuh"
+#include "activation.cuh"
 
 __device__ __forceinline__ uint64_t value_of_thread() { return uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-
-struct Silu {
-    __device__ __forceinline__ float operator()(float x) const { return x / (1.0f + expf(-x)); }
-};
-
-/// x / 2 (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). As (1 + tanh u) / 2 is 1 / (1 + e^(-2u)), nothing cancels.
-struct Gelu {
-    __device__ __forceinline__ float operator()(float x) const {
-        const float inner = fmaf(x * x, 0.044715f, 1.0f);
-        return x / (1.0f + expf(x * -1.5957691f * inner));
-    }
-};
-
-/// What is no number stays so.
-struct Relu {
-    __device__ __forceinline__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
-};
 
 template <typename X, typename Activation>
 __device__ __forceinline__ void gated(X* out, const float* gate_up, unsigned rows, unsigned width) {

@@ -11,55 +11,11 @@
 //
 // block 128; grid x tiles, y kv_heads * ceil(rows of a tile * heads / kv_heads / 64), z 1, or the segments where `partial`
 // is given (see launch.md). Dynamic shared memory: (64 + 2 KEYS) * (D + 8) * 2 bytes.
-#include "attention.cuh"
+#include "attention_tile.cuh"
 
 constexpr unsigned WARPS = 4;
-constexpr unsigned WARP_LINES = 16;
 constexpr unsigned LINES = WARPS * WARP_LINES;
 constexpr unsigned THREADS = WARPS * WARP;
-/// Values of 16 bytes.
-constexpr unsigned CHUNK = 8;
-
-template <typename T, unsigned D> struct Shape {
-    /// Keys of a tile: fewer for long heads, so that sums and scores stay in registers.
-    static constexpr unsigned KEYS = D > 128 ? 32 : 64;
-    /// Values of a line in shared memory: 16 bytes more than D, so that eight lines' chunks are in different banks.
-    static constexpr unsigned STRIDE = D + CHUNK;
-};
-
-/// What a block works on.
-template <typename T> struct Work {
-    AttentionInput<T> in;
-    AttentionTile tile;
-    unsigned kv_head;
-    /// Heads of a KV head.
-    unsigned group;
-    /// The block's first line, and how many it has.
-    unsigned first_line, lines;
-    /// Whether lines of q and of the pool can be copied in chunks.
-    bool has_chunks;
-
-    __device__ __forceinline__ unsigned row(unsigned line) const { return tile.first_row + (first_line + line) / group; }
-    __device__ __forceinline__ unsigned head(unsigned line) const { return kv_head * group + (first_line + line) % group; }
-    /// The first value of a line in q and in out.
-    __device__ __forceinline__ size_t place(unsigned line) const {
-        return (size_t{row(line)} * in.heads + head(line)) * in.head_dim;
-    }
-};
-
-template <typename T> __device__ __forceinline__ Work<T> work_of_block(const AttentionInput<T>& in) {
-    Work<T> work;
-    work.in = in;
-    work.tile = in.tiles[blockIdx.x];
-    const unsigned chunks = gridDim.y / in.kv_heads;
-    work.kv_head = blockIdx.y / chunks;
-    work.group = in.heads / in.kv_heads;
-    work.first_line = blockIdx.y % chunks * LINES;
-    const unsigned lines = work.tile.rows * work.group;
-    work.lines = work.first_line < lines ? min(lines - work.first_line, LINES) : 0;
-    work.has_chunks = in.head_dim % CHUNK == 0 && is_aligned_16(in.q) && is_aligned_16(in.keys) && is_aligned_16(in.values);
-    return work;
-}
 
 /// The values of a chunk from column `column` on; none if its line is not wanted.
 __device__ __forceinline__ unsigned values_of_chunk(unsigned column, unsigned head_dim, bool is_wanted) {
@@ -121,21 +77,6 @@ __device__ __forceinline__ void load_keys(T* to, const T* pool, const KeyTile<Sh
     }
 }
 
-/// What masks the scores of a line. In shared memory, so that long heads' sums have the registers.
-struct Line {
-    unsigned position;
-    float slope;
-};
-
-template <typename T> __device__ __forceinline__ void load_lines(Line* to, const Work<T>& work) {
-    const unsigned line = threadIdx.x;
-    if (line >= LINES) return;
-    to[line] = {0, 0.0f};
-    if (line >= work.lines) return;
-    to[line].position = work.in.row_positions[work.row(line)];
-    if (work.in.slopes) to[line].slope = work.in.slopes[work.head(line)];
-}
-
 /// A thread has values of two lines, the rows of an mma's accumulators: this one is `half` 0 or 1.
 __device__ __forceinline__ unsigned line_of_thread(unsigned half) {
     return threadIdx.x / WARP * WARP_LINES + half * 8 + threadIdx.x % WARP / 4;
@@ -166,49 +107,6 @@ __device__ __forceinline__ void score(float (&scores)[Shape<T, D>::KEYS / 8][4],
     }
 }
 
-/// Scores as the thread's lines see them.
-template <unsigned KEYS>
-__device__ __forceinline__ void mask(float (&scores)[KEYS / 8][4], const Line* lines, const unsigned* key_positions,
-                                     unsigned window) {
-    const unsigned first_key = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (unsigned half = 0; half < 2; ++half) {
-        const Line line = lines[line_of_thread(half)];
-#pragma unroll
-        for (unsigned i = 0; i < KEYS / 4; ++i) {
-            float& score = scores[i / 2][half * 2 + i % 2];
-            const unsigned key = key_positions[i / 2 * 8 + first_key + i % 2];
-            score = masked_score(score, line.slope, line.position, key, window);
-        }
-    }
-}
-
-/// Turns scores into weights against the new maximum, and shrinks what was summed against the old one. `seen.weights` are
-/// sums of this thread's keys only.
-template <unsigned KEYS, unsigned D>
-__device__ __forceinline__ void weigh(float (&scores)[KEYS / 8][4], float (&sums)[D / 8][4], Seen (&seen)[2]) {
-#pragma unroll
-    for (unsigned half = 0; half < 2; ++half) {
-        float greatest = seen[half].greatest;
-#pragma unroll
-        for (unsigned i = 0; i < KEYS / 4; ++i) greatest = fmaxf(greatest, scores[i / 2][half * 2 + i % 2]);
-        // The other keys of the line are in the three lanes beside this one.
-        greatest = fmaxf(greatest, __shfl_xor_sync(ALL_LANES, greatest, 1));
-        greatest = fmaxf(greatest, __shfl_xor_sync(ALL_LANES, greatest, 2));
-        const float decay = expf(seen[half].greatest - greatest);
-        float weights = seen[half].weights * decay;
-#pragma unroll
-        for (unsigned i = 0; i < KEYS / 4; ++i) {
-            float& score = scores[i / 2][half * 2 + i % 2];
-            score = expf(score - greatest);
-            weights += score;
-        }
-        seen[half] = {greatest, weights};
-#pragma unroll
-        for (unsigned i = 0; i < D / 4; ++i) sums[i / 2][half * 2 + i % 2] *= decay;
-    }
-}
-
 /// sums += weights V. The accumulators of two score tiles are, rounded, the A tile of their 16 keys; V lies in rows of
 /// keys, which are B's rows, so it is read transposed.
 template <typename T, unsigned D>
@@ -230,37 +128,6 @@ __device__ __forceinline__ void gather(float (&sums)[D / 8][4], const float (&we
             mma_m16n8k16(sums[column / 8], a, b, T());
             mma_m16n8k16(sums[column / 8 + 1], a, b + 2, T());
         }
-    }
-}
-
-/// A segment's state in a thread: two lines' maxima and weights, and their sums of values as mma accumulators.
-template <unsigned D> struct Segment {
-    Seen seen[2];
-    float sums[D / 8][4];
-
-    __device__ __forceinline__ void start() {
-        seen[0] = seen[1] = seen_nothing();
-#pragma unroll
-        for (unsigned tile = 0; tile < D / 8; ++tile) {
-            for (unsigned i = 0; i < 4; ++i) sums[tile][i] = 0.0f;
-        }
-    }
-    /// Adds up the weights of the four lanes that share a line.
-    __device__ __forceinline__ void close() {
-        for (unsigned half = 0; half < 2; ++half) {
-            seen[half].weights += __shfl_xor_sync(ALL_LANES, seen[half].weights, 1);
-            seen[half].weights += __shfl_xor_sync(ALL_LANES, seen[half].weights, 2);
-        }
-    }
-};
-
-/// Calls `then(column, tile)` for each pair of columns of a thread that exists.
-template <unsigned D, typename Then> __device__ __forceinline__ void each_pair(unsigned head_dim, Then then) {
-#pragma unroll
-    for (unsigned tile = 0; tile < D / 8; ++tile) {
-        const unsigned column = tile * 8 + threadIdx.x % 4 * 2;
-        // head_dim is even: a pair exists or does not.
-        if (column < head_dim) then(column, tile);
     }
 }
 
@@ -334,7 +201,7 @@ __device__ __forceinline__ void attend(float* out, float* partial, const Attenti
     __shared__ unsigned key_positions[KEYS];
     __shared__ Line lines[LINES];
 
-    const Work<T> work = work_of_block(in);
+    const Work<T> work = work_of_block(in, LINES, blockIdx.x);
     const SlotRange range = slot_range(work.tile, partial != nullptr);
     if (work.lines == 0 || (partial && range.start >= work.tile.slots)) return;
     const RowSpan span = row_span(work.tile, in.row_positions);
@@ -360,7 +227,7 @@ __device__ __forceinline__ void attend(float* out, float* partial, const Attenti
     KeyTile<KEYS> keys = next_key_tile<KEYS>(range.start, range.end, all_positions, span, in.window);
     if (keys.slot < range.end) {
         load_queries<T, D>(q_tile, work);
-        load_lines(lines, work);
+        if (threadIdx.x < LINES) load_line(lines[threadIdx.x], threadIdx.x, work);
     }
     load_k(keys);
     while (keys.slot < range.end) {
@@ -373,7 +240,7 @@ __device__ __forceinline__ void attend(float* out, float* partial, const Attenti
         if (has_lines) {
             score<T, D>(scores, q_tile, k_tile, in.head_dim);
             // Most tiles of a long context need no mask; one that changes nothing gives the same bits.
-            if (in.slopes || !keys.is_seen_by_all) mask<KEYS>(scores, lines, key_positions, in.window);
+            if (in.slopes || !keys.is_seen_by_all) mask<KEYS>(scores, lines + threadIdx.x / WARP * WARP_LINES, key_positions, in.window);
             weigh<KEYS, D>(scores, segment.sums, segment.seen);
         }
         // V is there; every warp is done with the keys.

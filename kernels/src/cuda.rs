@@ -18,6 +18,7 @@
 //! step      all layers at once, as a graph that is replayed
 //! pool      blocks of keys and values in device memory
 //! backend   the engine's view of it
+//! trial     whether kernels for one generation of GPUs give the bits of the others
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
 //! ```
@@ -43,6 +44,7 @@ mod rows;
 mod session;
 mod staging;
 mod step;
+mod trial;
 mod weights;
 
 pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::launch::{self, AttentionTile, Context, Element, Heads, SEGMENT};
+use super::launch::{self, AttentionTile, Context, Element, Heads, SEGMENT, hopper};
 use super::model::Loaded;
 use super::session::{Buffer, Launch, Session};
 use crate::backend::RowGroup;
@@ -16,6 +16,8 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 pub(super) struct Tables {
     pub(super) host: HostTables,
     pub(super) places: TablePlaces,
+    /// Whether tiles are those of [`hopper::attention`].
+    is_wide: bool,
     /// What was allocated for them.
     memory: Vec<Buffer>,
 }
@@ -72,6 +74,15 @@ pub(super) fn tile_rows(element: Element, heads: Heads) -> usize {
     (launch::attention_lines(element) / (heads.heads / heads.kv_heads)).max(1) as usize
 }
 
+/// Rows of a tile of [`hopper::attention`], if rows are so many that its blocks fill half of the multiprocessors: fewer are faster split over
+/// the context.
+pub(super) fn wide_tile_rows(rows: usize, element: Element, heads: Heads, session: &Session) -> Option<usize> {
+    let tile_rows = (hopper::ATTENTION_LINES / (heads.heads / heads.kv_heads)).max(1) as usize;
+    let blocks = rows.div_ceil(tile_rows) * heads.kv_heads as usize;
+    let is_used = session.trial().attention.is_used() && hopper::attends(element, heads);
+    (is_used && 2 * blocks >= session.multiprocessors() as usize).then_some(tile_rows)
+}
+
 /// Segments that the context is split in; 0 where it is not. The bits are the same either way.
 pub(super) fn segments(tiles: usize, kv_heads: u32, slots: u32, multiprocessors: u32) -> u32 {
     let is_few = (tiles as u32).saturating_mul(kv_heads) < BLOCKS_PER_MULTIPROCESSOR * multiprocessors;
@@ -79,14 +90,27 @@ pub(super) fn segments(tiles: usize, kv_heads: u32, slots: u32, multiprocessors:
 }
 
 impl Loaded {
-    /// The tables of some groups: those of the last call, if these are the same.
+    /// The tables of some groups for attention with elements of that type: those of the last call, if these are the same.
+    pub(super) fn attention_tables(&self, groups: &[RowGroup<'_>], element: Element) -> Result<Arc<Tables>> {
+        let rows = groups.iter().map(|group| group.rows.len()).sum();
+        match wide_tile_rows(rows, element, self.heads, &self.session) {
+            Some(tile_rows) => self.held_tables(groups, tile_rows, true),
+            None => self.tables(groups, tile_rows(element, self.heads)),
+        }
+    }
+
+    /// The tables of some groups, in tiles of at most so many rows.
     pub(super) fn tables(&self, groups: &[RowGroup<'_>], tile_rows: usize) -> Result<Arc<Tables>> {
+        self.held_tables(groups, tile_rows, false)
+    }
+
+    fn held_tables(&self, groups: &[RowGroup<'_>], tile_rows: usize, is_wide: bool) -> Result<Arc<Tables>> {
         let host = HostTables::of(groups, tile_rows);
         let mut last = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tables) = last.as_ref().filter(|tables| tables.host == host) {
+        if let Some(tables) = last.as_ref().filter(|tables| tables.is_wide == is_wide && tables.host == host) {
             return Ok(tables.clone());
         }
-        let tables = Arc::new(Tables::upload(&self.session, host)?);
+        let tables = Arc::new(Tables { is_wide, ..Tables::upload(&self.session, host)? });
         *last = Some(tables.clone());
         Ok(tables)
     }
@@ -101,6 +125,9 @@ impl Loaded {
         heads: Heads,
     ) -> Result<()> {
         let (session, host) = (&self.session, &tables.host);
+        if tables.is_wide {
+            return session.launch(&tables.wide_launch(element, (out.pointer(), q.pointer()), context, heads)?);
+        }
         let segments = segments(host.tiles.len(), heads.kv_heads, host.most_slots(), session.multiprocessors());
         let partial = (segments > 0).then(|| session.allocate(tables.partial_bytes(segments, heads))).transpose()?;
         let split = partial.as_ref().map(|partial| (partial.pointer(), segments));
@@ -120,12 +147,12 @@ impl Tables {
         ];
         let at = |index: usize| memory[index].pointer();
         let places = TablePlaces { row_positions: at(0), tiles: at(1), blocks: at(2), key_positions: at(3) };
-        Ok(Self { host, places, memory })
+        Ok(Self { host, places, is_wide: false, memory })
     }
 
     /// Tables that lie somewhere, in memory of the caller's.
     pub(super) fn at(places: TablePlaces, host: HostTables) -> Self {
-        Self { host, places, memory: Vec::new() }
+        Self { host, places, is_wide: false, memory: Vec::new() }
     }
 
     /// Rows that look.
@@ -163,11 +190,32 @@ impl Tables {
         ]
     }
 
-    /// What attention reads of them, beside K and V.
-    pub(super) fn context(&self, (keys, values): (u64, u64), slopes: Option<&Buffer>, window: Option<u32>) -> Context {
+    /// The same of tiles of [`hopper::attention`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn wide_launch(
+        &self,
+        element: Element,
+        (out, q): (u64, u64),
+        context: Context,
+        heads: Heads,
+    ) -> Result<Launch> {
+        hopper::attention(element, out, q, context, &self.host.tiles, self.rows() as u32, heads)
+    }
+
+    /// What attention reads of them, beside K and V, which have so many lines each.
+    pub(super) fn context(
+        &self,
+        (keys, values): (u64, u64),
+        pool_lines: u32,
+        slopes: Option<&Buffer>,
+        window: Option<u32>,
+    ) -> Context {
         Context {
             keys,
             values,
+            pool_lines,
             row_positions: self.places.row_positions,
             tiles: self.places.tiles,
             blocks: self.places.blocks,

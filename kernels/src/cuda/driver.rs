@@ -2,6 +2,7 @@
 
 mod graph;
 mod peer;
+mod tensor_map;
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
@@ -10,6 +11,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfun
 
 use crate::error::{Error, ErrorKind, Result};
 pub(super) use graph::Graph;
+pub(super) use tensor_map::{TensorMap, Tiled};
 
 pub(super) fn device(ordinal: usize) -> Result<CUdevice> {
     let mut device = 0;
@@ -354,9 +356,22 @@ unsafe impl Sync for Function {}
 impl Module {
     /// Compiles PTX for the current context's GPU.
     pub(super) fn load(ptx: &CStr) -> Result<Self> {
-        let mut raw = ptr::null_mut();
         // SAFETY: the text ends with a zero, as PTX has to.
-        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&raw mut raw, ptx.as_ptr().cast()) })?;
+        unsafe { Self::of(ptx.as_ptr().cast()) }
+    }
+
+    /// Loads machine code of the current context's GPU, as `ptxas` writes it.
+    pub(super) fn load_machine_code(elf: &'static [u8]) -> Result<Self> {
+        // SAFETY: an ELF file says itself how long it is, and it is whole.
+        unsafe { Self::of(elf.as_ptr().cast()) }
+    }
+
+    /// # Safety
+    /// It must be PTX that ends with a zero, or a whole ELF file.
+    unsafe fn of(image: *const c_void) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the caller's promise.
+        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&raw mut raw, image) })?;
         Ok(Self(raw))
     }
 

@@ -1,6 +1,7 @@
 //! Each kernel with its parameters and its launch geometry, as `kernels/cuda/launch.md` has them.
 
 pub(super) mod experts;
+pub(super) mod hopper;
 pub(super) mod quantized;
 
 use super::session::{Argument, Launch, Session, Shape};
@@ -104,6 +105,8 @@ pub(super) struct Context {
     pub(super) slopes: u64,
     /// 0 for none.
     pub(super) window: u32,
+    /// Lines of the pool, for each of its tokens and KV heads one.
+    pub(super) pool_lines: u32,
 }
 
 use Argument::{F32, Pointer as P, U32, U64};

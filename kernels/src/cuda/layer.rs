@@ -78,11 +78,14 @@ impl Steps<'_> {
         if matrix.outputs == 0 {
             return Ok(());
         }
-        let bias = matrix.bias.as_ref().map_or(0, Buffer::pointer);
-        let shape = (rows as u32, matrix.outputs as u32, matrix.inputs as u32);
-        self.on.session.launch(&match matrix.q8() {
-            Some(weights) => gemm_q8((to, x.pointer(), bias), weights, shape, adds),
-            None => launch::gemm(matrix.element, (to, x.pointer(), matrix.weights.pointer(), bias), shape, adds),
+        let session = &self.on.session;
+        let of = matrix.product(x, rows, to);
+        session.launch(&match matrix.q8() {
+            Some(weights) => gemm_q8((to, of.x, of.bias), weights, of.shape, adds),
+            None if session.trial().products.is_used() && matrix.element == Element::Bf16 && of.fits() => {
+                of.launch(adds, session.multiprocessors())?
+            }
+            None => launch::gemm(matrix.element, (to, of.x, of.w, of.bias), of.shape, adds),
         })
     }
 
@@ -143,7 +146,8 @@ impl Steps<'_> {
         element: Element,
     ) -> Result<Buffer> {
         let (rows, heads) = (tables.rows(), self.on.heads);
-        let context = tables.context(arena.layer(layer), self.on.slopes.as_ref(), self.config.window(layer));
+        let (pool, window) = (arena.layer(layer), self.config.window(layer));
+        let context = tables.context(pool, arena.lines(), self.on.slopes.as_ref(), window);
         let mixed = self.values(Element::F32, rows, heads.query_dim())?;
         self.on.attend(self.kv, (&mixed, q), context, tables, heads)?;
         self.factors(mixed, element, rows * heads.query_dim())
@@ -154,7 +158,30 @@ impl Steps<'_> {
         if self.config.feed_forward.gate().is_some() { outputs / 2 } else { outputs }
     }
 
-    /// What enters a feed-forward part's way out, `[rows, width]`: of gates and ups, or ups alone.
+    /// What enters a feed-forward part's way out, `[rows, width]`, made of what enters the part.
+    pub(super) fn expanded(
+        &self,
+        matrix: &Matrix,
+        x: &Buffer,
+        element: Element,
+        (rows, width): (usize, usize),
+    ) -> Result<Buffer> {
+        let session = &self.on.session;
+        let is_plain = matrix.q8().is_none() && (matrix.element, element) == (Element::Bf16, Element::Bf16);
+        if let Some(activation) = self.config.feed_forward.gate().filter(|_| is_plain && session.trial().gated.is_used())
+        {
+            let inner = self.values(element, rows, width)?;
+            let of = matrix.product(x, rows, inner.pointer());
+            if of.fits_gated() {
+                session.launch(&of.gated(activation, session.multiprocessors())?)?;
+                return Ok(inner);
+            }
+        }
+        let up = self.product(matrix, x, rows)?;
+        self.activated(&up, element, rows, width)
+    }
+
+    /// The same of gates and ups, or ups alone.
     pub(super) fn activated(&self, up: &Buffer, element: Element, rows: usize, width: usize) -> Result<Buffer> {
         let inner = self.values(element, rows, width)?;
         let (to, from) = (inner.pointer(), up.pointer());

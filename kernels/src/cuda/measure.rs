@@ -194,7 +194,8 @@ impl Measured {
         let (q, out) = (self.random(dtype, q_values)?, self.session.allocate(4 * q_values)?);
         let partial = self.session.allocate(tables.partial_bytes(segments, shape))?;
         let split = (segments > 0).then(|| (partial.pointer(), segments));
-        let context = tables.context((keys.pointer(), values.pointer()), None, None);
+        let pool_lines = (blocks.len() * BLOCK_TOKENS) as u32 * kv_heads;
+        let context = tables.context((keys.pointer(), values.pointer()), pool_lines, None, None);
         let launches = tables.launches(element, (out.pointer(), q.pointer()), split, context, shape);
         let visible: f64 = positions[tokens - rows..].iter().map(|position| f64::from(position + 1)).sum();
         let kv_bytes = 2 * tokens * (kv_heads * head_dim) as usize * dtype.size_in_bytes();

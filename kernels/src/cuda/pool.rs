@@ -91,6 +91,11 @@ impl Arena {
         self.shape.part_bytes() * self.shape.parts()
     }
 
+    /// Lines of a layer's K, or V: one for each token and KV head.
+    pub(super) fn lines(&self) -> u32 {
+        (self.shape.blocks * BLOCK_TOKENS * self.shape.layout.kv_heads) as u32
+    }
+
     /// Where a layer's K and V begin.
     pub(super) fn layer(&self, layer: usize) -> (u64, u64) {
         let k = self.buffer.pointer() + 2 * layer as u64 * self.stride();

@@ -7,11 +7,13 @@ mod queued;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::driver::{self, Context, Event, Function, Module, Pinned, Stream};
+use super::driver::{self, Context, Event, Function, Module, Pinned, Stream, TensorMap};
 use super::gpus::{Gpu, usable};
+use super::launch::hopper;
 use super::staging::{Slot, Staging};
+use super::trial::{self, Trial};
 use crate::error::{Error, ErrorKind, Result};
 pub(super) use buffer::Buffer;
 pub(super) use graphs::Class;
@@ -39,12 +41,13 @@ pub fn keep_freed_memory(keeps: bool) {
 }
 
 /// A kernel's argument.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) enum Argument {
     Pointer(u64),
     U32(u32),
     U64(u64),
     F32(f32),
+    Map(Box<TensorMap>),
 }
 
 /// How a kernel is launched.
@@ -61,6 +64,8 @@ pub(super) struct Shape {
 pub(super) struct Session {
     state: Mutex<State>,
     gpu: Gpu,
+    /// Which kernels for this GPU's capability are used; nothing before they were tried.
+    trial: OnceLock<Trial>,
     keeps_freed: bool,
     /// Last: what is above is given back while its context is there.
     context: Context,
@@ -72,6 +77,8 @@ struct State {
     graphs: Graphs,
     functions: HashMap<String, Function>,
     module: Module,
+    /// The kernels for compute capability 9.0, on such a GPU.
+    hopper: Option<Module>,
     /// Freed memory, by size. All of it was used on the compute stream alone, so that its next user comes after its last one.
     free: HashMap<usize, Vec<u64>>,
     queued: Queued,
@@ -103,10 +110,12 @@ impl Session {
         let gpu = usable(ordinal)?;
         let context = Context::retain(ordinal)?;
         let ptx = CStr::from_bytes_with_nul(PTX.as_bytes()).map_err(|_| Error::internal("the PTX has a zero byte"))?;
+        let is_hopper = gpu.compute_capability == trial::CAPABILITY;
         let state = State {
             graphs: Graphs::default(),
             functions: HashMap::new(),
             module: Module::load(ptx)?,
+            hopper: is_hopper.then(|| Module::load_machine_code(hopper::CUBIN)).transpose()?,
             free: HashMap::new(),
             queued: Queued::default(),
             uploads: Staging::new(UPLOAD_BYTES),
@@ -116,7 +125,17 @@ impl Session {
             load: Stream::new()?,
         };
         let keeps_freed = KEEPS_FREED.load(Ordering::Relaxed);
-        Ok(Arc::new(Self { state: Mutex::new(state), gpu, keeps_freed, context }))
+        let session = Arc::new(Self { state: Mutex::new(state), gpu, trial: OnceLock::new(), keeps_freed, context });
+        if is_hopper {
+            let _ = session.trial.set(Trial::run(&session)?);
+        }
+        Ok(session)
+    }
+
+    /// Which kernels for this GPU's capability are used.
+    pub(super) fn trial(&self) -> &Trial {
+        const NONE: &Trial = &Trial::none();
+        self.trial.get().unwrap_or(NONE)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -314,7 +333,8 @@ impl State {
             Some(function) => *function,
             None => {
                 let spelled = CString::new(name.as_str()).map_err(|_| Error::internal("a kernel's name has a zero"))?;
-                let function = self.module.function(&spelled, shape.shared)?;
+                let module = self.hopper.as_ref().filter(|_| hopper::is_kernel(name)).unwrap_or(&self.module);
+                let function = module.function(&spelled, shape.shared)?;
                 self.functions.insert(name.clone(), function);
                 function
             }
@@ -408,6 +428,7 @@ impl Argument {
             Self::Pointer(value) | Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::Map(map) => std::ptr::from_ref::<TensorMap>(map).cast_mut().cast(),
         }
     }
 }

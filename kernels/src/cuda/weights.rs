@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::launch::hopper::Product;
 use super::launch::quantized::Q8;
 use super::launch::{self, Element};
 use super::quantized::{Quantized, line_bytes};
@@ -30,6 +31,17 @@ impl Matrix {
     /// The weights, if they have 8 bits.
     pub(super) fn q8(&self) -> Option<Q8> {
         self.scales.as_ref().map(|scales| Q8 { lines: self.weights.pointer(), scales: scales.pointer() })
+    }
+
+    /// Rows `x` times its weights, to `to`.
+    pub(super) fn product(&self, x: &Buffer, rows: usize, to: u64) -> Product {
+        Product {
+            out: to,
+            x: x.pointer(),
+            w: self.weights.pointer(),
+            bias: self.bias.as_ref().map_or(0, Buffer::pointer),
+            shape: (rows as u32, self.outputs as u32, self.inputs as u32),
+        }
     }
 
     /// Bytes of an output's weights, a scale aside.

@@ -265,6 +265,12 @@ inline T from_float(float value) {
     }
 }
 
+/// What the hardware approximates, without its last units' errors.
+inline float without_subnormals(float value) { return fabsf(value) < 1.17549435e-38f ? copysignf(0.0f, value) : value; }
+inline float approximate_exp2(float x) { return without_subnormals(exp2f(x)); }
+inline float approximate_exp(float x) { return approximate_exp2(x * 1.4426950408889634f); }
+inline float approximate_inverse(float x) { return without_subnormals(1.0f / without_subnormals(x)); }
+
 /// Two rounded values in one register, `low` in the lower half.
 template <typename T>
 inline uint32_t pack2(float low, float high) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ranks::{Piece, Ranks, Slice};
 use crate::backend::{RowGroup, SequenceView};
 use crate::config::ModelConfig;
-use crate::cuda::attention::{Tables, tile_rows};
+use crate::cuda::attention::Tables;
 use crate::cuda::launch::{self, Element};
 use crate::cuda::layer::{Hidden, Steps};
 use crate::cuda::pool::Arena;
@@ -172,7 +172,7 @@ impl<'a> AllSteps<'a> {
     }
 
     fn attention(&self, layer: usize, hidden: &[Hidden], groups: &[RowGroup<'_>], pool: &[Arena]) -> Result<()> {
-        let tables = self.each(|_, steps| steps.on.tables(groups, tile_rows(steps.kv, steps.on.heads)))?;
+        let tables = self.each(|_, steps| steps.on.attention_tables(groups, steps.kv))?;
         let positions: Vec<u32> = groups.iter().flat_map(|group| group.positions).copied().collect();
         self.attend(layer, hidden, (&tables, &self.turns(layer, &positions)?), pool)
     }
@@ -205,9 +205,8 @@ impl<'a> AllSteps<'a> {
         let inner = self.each(|rank, steps| {
             let (weights, part) = (steps.layer(layer), steps.layer(layer).feed_forward.part());
             let x = steps.norm(&weights.post_norm, hidden[rank], part.up.element)?;
-            let up = steps.product(&part.up, &x, rows)?;
             let width = steps.inner_width(part.up.outputs);
-            let buffer = steps.activated(&up, part.down.element, rows, width)?;
+            let buffer = steps.expanded(&part.up, &x, part.down.element, (rows, width))?;
             Ok(Slice { buffer, width: width * part.down.element.size_in_bytes() })
         })?;
         let inner = self.on.all_gather(inner, rows)?;
@@ -324,7 +323,7 @@ impl<'a> AllSteps<'a> {
             None => (pool[0].layer(layer).0, tables[0].clone()),
         };
         let window = self.config.window(layer);
-        let context = tables.context((keys_there, 0), steps.on.slopes.as_ref(), window);
+        let context = tables.context((keys_there, 0), pool[0].lines(), steps.on.slopes.as_ref(), window);
         let out = steps.values(Element::F32, rows, slots)?;
         let launch = launch::attention_weights(steps.kv, out.pointer(), q_there, context, shape, heads);
         steps.on.session.launch(&launch)?;
