@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::cuda::{CudaModel, GpuList};
+use ragstone_kernels::cuda::{CudaModel, GpuList, Trial};
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
 use ragstone_kernels::numa;
@@ -96,6 +96,9 @@ impl LanguageModel {
         let on_gpu = |gpus: GpuList| {
             let model = CudaModel::load(path, gpus, options)?;
             tracing::info!(gpu = model.gpu(), "the model is on a GPU");
+            for why in model.trials().iter().flat_map(Trial::problems) {
+                tracing::warn!(why, "kernels of this GPU's own are not used; slower ones are, with the same results");
+            }
             Ok(Self::Cuda(Arc::new(model)))
         };
         match device {

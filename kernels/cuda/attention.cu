@@ -284,15 +284,30 @@ extern "C" __global__ void __launch_bounds__(128)
                       unsigned head_dim) {
     const AttentionTile tile = tiles[blockIdx.x];
     const unsigned head = blockIdx.y, segments = (tile.slots + SEGMENT - 1) / SEGMENT;
+    /// Segments that are read before the first of them is added.
+    constexpr unsigned AT_ONCE = 8;
     for (unsigned row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
         for (unsigned i = threadIdx.x; i < head_dim; i += blockDim.x) {
             Seen seen = seen_nothing();
             float sum = 0.0f;
-            for (unsigned segment = 0; segment < segments; ++segment) {
-                const float* part = partial + partial_place(segment, row, head, rows, heads, head_dim);
-                if (part[1] == 0.0f) continue;
-                const Shares shares = add_segment(seen, {part[0], part[1]});
-                sum = add_values(sum, part[2 + i], shares);
+            for (unsigned first = 0; first < segments; first += AT_ONCE) {
+                Seen parts[AT_ONCE];
+                float values[AT_ONCE];
+#pragma unroll
+                for (unsigned j = 0; j < AT_ONCE; ++j) {
+                    parts[j] = seen_nothing();
+                    values[j] = 0.0f;
+                    if (first + j >= segments) continue;
+                    const float* part = partial + partial_place(first + j, row, head, rows, heads, head_dim);
+                    parts[j] = {part[0], part[1]};
+                    values[j] = part[2 + i];
+                }
+#pragma unroll
+                for (unsigned j = 0; j < AT_ONCE; ++j) {
+                    if (parts[j].weights == 0.0f) continue;
+                    const Shares shares = add_segment(seen, parts[j]);
+                    sum = add_values(sum, values[j], shares);
+                }
             }
             out[(size_t{row} * heads + head) * head_dim + i] = finished(sum, final_share(seen));
         }

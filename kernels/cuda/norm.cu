@@ -10,33 +10,56 @@
 
 constexpr unsigned NORM_THREADS = 256;
 
+/// A thread's values of a row, of which it reads all before it needs the first one; of longer rows again when they are needed.
+struct RowValues {
+    static constexpr unsigned KEPT = 16;
+    const float* from;
+    unsigned width;
+    float kept[KEPT];
+
+    __device__ __forceinline__ RowValues(const float* from, unsigned width) : from(from), width(width) {
+#pragma unroll
+        for (unsigned i = 0; i < KEPT; ++i) {
+            const unsigned at = i * NORM_THREADS + threadIdx.x;
+            kept[i] = at < width ? from[at] : 0.0f;
+        }
+    }
+    /// Calls `then(place, value)` for each, in ascending order of places.
+    template <typename Then> __device__ __forceinline__ void each(Then then) const {
+#pragma unroll
+        for (unsigned i = 0; i < KEPT; ++i) {
+            const unsigned at = i * NORM_THREADS + threadIdx.x;
+            if (at < width) then(at, kept[i]);
+        }
+        for (unsigned at = KEPT * NORM_THREADS + threadIdx.x; at < width; at += NORM_THREADS) then(at, from[at]);
+    }
+};
+
 template <typename X>
 __device__ __forceinline__ void rms_norm(X* out, const float* in, const float* weight, float eps, unsigned width) {
-    const float* from = in + size_t{blockIdx.x} * width;
+    const RowValues values(in + size_t{blockIdx.x} * width, width);
     X* to = out + size_t{blockIdx.x} * width;
     float squares = 0.0f;
-    for (unsigned i = threadIdx.x; i < width; i += NORM_THREADS) squares = fmaf(from[i], from[i], squares);
+    values.each([&](unsigned, float value) { squares = fmaf(value, value, squares); });
     squares = block_sum<NORM_THREADS>(squares);
     const float share = 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
-    for (unsigned i = threadIdx.x; i < width; i += NORM_THREADS) to[i] = from_float<X>(from[i] * share * weight[i]);
+    values.each([&](unsigned at, float value) { to[at] = from_float<X>(value * share * weight[at]); });
 }
 
 template <typename X>
 __device__ __forceinline__ void layer_norm(X* out, const float* in, const float* weight, const float* bias, float eps,
                                            unsigned width) {
-    const float* from = in + size_t{blockIdx.x} * width;
+    const RowValues values(in + size_t{blockIdx.x} * width, width);
     X* to = out + size_t{blockIdx.x} * width;
     float sum = 0.0f;
-    for (unsigned i = threadIdx.x; i < width; i += NORM_THREADS) sum += from[i];
+    values.each([&](unsigned, float value) { sum += value; });
     const float mean = block_sum<NORM_THREADS>(sum) / static_cast<float>(width);
     // From the differences, not from the mean of the squares, which would cancel.
     float squares = 0.0f;
-    for (unsigned i = threadIdx.x; i < width; i += NORM_THREADS) squares = fmaf(from[i] - mean, from[i] - mean, squares);
+    values.each([&](unsigned, float value) { squares = fmaf(value - mean, value - mean, squares); });
     squares = block_sum<NORM_THREADS>(squares);
     const float share = 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
-    for (unsigned i = threadIdx.x; i < width; i += NORM_THREADS) {
-        to[i] = from_float<X>(fmaf((from[i] - mean) * share, weight[i], bias[i]));
-    }
+    values.each([&](unsigned at, float value) { to[at] = from_float<X>(fmaf((value - mean) * share, weight[at], bias[at])); });
 }
 
 #define NORMS(suffix, X)                                                                                                   \

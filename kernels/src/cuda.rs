@@ -54,3 +54,4 @@ pub use parallel::GpuList;
 pub use session::Queued;
 #[doc(hidden)]
 pub use session::keep_freed_memory;
+pub use trial::{Trial, Use, try_out};

@@ -98,7 +98,7 @@ pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Rep
 fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Report> {
     let model = Model::random(options.prompt.shape.config()?, options.prompt.seed, load);
     let arithmetic = model.arithmetic().to_string();
-    let mut bench = Bench::new(options.prompt, model, &arithmetic, AdmissionRule::Cost, runtime)?;
+    let mut bench = Bench::new(options.prompt.clone(), model, &arithmetic, AdmissionRule::Cost, runtime)?;
     bench.fill()?;
     bench.disk.costs().set_prefill(bench.measure_costs()?);
     let choosing = options.prompt.selection.choosing(bench.model.config().layers);

@@ -44,14 +44,14 @@ const ROOT_TOKENS: usize = 32;
 const QUESTION_TOKENS: usize = 64;
 const TENANT: &str = "bench";
 /// As the engine cuts a prompt that is alone.
-const CHUNK_ROWS: usize = 512;
+pub const CHUNK_ROWS: usize = 512;
 /// Prompts that only teach what reads take.
 pub(super) const LESSONS: usize = 3;
 /// The slow bucket: 200 ms before each answer, 100 MB/s for all together.
 const SLOW: Pace = Pace { latency: Duration::from_millis(200), bytes_per_s: 100e6 };
 
 /// What to measure.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Of the random weights.
     pub shape: Shape,
@@ -67,6 +67,10 @@ pub struct Options {
     pub ratio: f32,
     /// Seed of weights and tokens.
     pub seed: u64,
+    /// Rows that are computed together at most.
+    pub chunk_rows: usize,
+    /// The modes that are measured beside `full`, by name; all where there is none.
+    pub only: Vec<String>,
 }
 
 /// Where a mode's KV lies, and how it is used.
@@ -103,6 +107,25 @@ enum Tier {
     SlowBucket,
 }
 
+/// A mode: how it is called, and what it does.
+type Mode = (&'static str, Use, Tier);
+
+impl Options {
+    /// `full`, and those that are wanted.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a mode that there is not.
+    fn modes(&self) -> Result<Vec<Mode>> {
+        if let Some(unknown) = self.only.iter().find(|wanted| !MODES.iter().any(|(name, ..)| name == wanted)) {
+            let names: Vec<&str> = MODES.iter().map(|(name, ..)| *name).collect();
+            return Err(Error::invalid_input(format!("--only {unknown}: there are {}", names.join(", "))));
+        }
+        let is_wanted =
+            |name: &str| name == "full" || self.only.is_empty() || self.only.iter().any(|only| only == name);
+        Ok(MODES.into_iter().filter(|(name, ..)| is_wanted(name)).collect())
+    }
+}
+
 /// A prompt that was computed.
 pub(super) struct Answered {
     pub done: Prefilled,
@@ -114,6 +137,7 @@ pub(super) struct Answered {
 
 /// Measures every mode. With the least model it needs about 3.5 GiB of memory and 300 MiB in the system's temporary folder.
 pub async fn measure(options: Options, device: Device, load: LoadOptions<'static>) -> Result<Vec<ModeResult>> {
+    options.modes()?;
     let (fast, slow) = (Bucket::start(None)?, Bucket::start(Some(SLOW))?);
     let buckets = [fast.options(), slow.options()];
     let handle = Handle::current();
@@ -245,6 +269,7 @@ impl<B: Backend> Bench<B> {
     }
 
     fn run(mut self) -> Result<Vec<ModeResult>> {
+        let modes = self.options.modes()?;
         self.fill()?;
         let prefill = self.measure_costs()?;
         for store in [&self.host, &self.disk].into_iter().chain(&self.buckets) {
@@ -252,24 +277,25 @@ impl<B: Backend> Bench<B> {
         }
         let progress = Progress::new("learning what reads take", Unit::Nothing);
         progress.tick();
-        for tier in [Tier::Disk, Tier::Bucket, Tier::SlowBucket] {
+        let tiers = [Tier::Disk, Tier::Bucket, Tier::SlowBucket].into_iter();
+        for tier in tiers.filter(|tier| modes.iter().any(|(_, _, of)| of == tier)) {
             for _ in 0..LESSONS {
                 self.measure_one(Use::Blend, tier)?;
             }
         }
         let progress = Progress::new("measuring", Unit::Items);
-        let mut runs: Vec<Vec<Run>> = MODES.iter().map(|_| Vec::new()).collect();
-        let total = (self.options.runs * MODES.len()) as u64;
+        let mut runs: Vec<Vec<Run>> = modes.iter().map(|_| Vec::new()).collect();
+        let total = (self.options.runs * modes.len()) as u64;
         for round in 0..self.options.runs {
-            for (index, (_, using, tier)) in MODES.into_iter().enumerate() {
-                progress.set((round * MODES.len() + index) as u64, total);
-                let run = self.measure_one(using, tier)?;
+            for (index, (_, using, tier)) in modes.iter().enumerate() {
+                progress.set((round * modes.len() + index) as u64, total);
+                let run = self.measure_one(*using, *tier)?;
                 runs[index].push(run);
             }
         }
         let full = Spread::of(runs[0].iter().map(|run| run.ttft_ms)).median;
         let tokens = self.options.prompt_tokens;
-        let results = MODES.iter().zip(runs).map(|((mode, ..), runs)| ModeResult::of(mode, tokens, &runs, full));
+        let results = modes.iter().zip(runs).map(|((mode, ..), runs)| ModeResult::of(mode, tokens, &runs, full));
         Ok(results.collect())
     }
 
@@ -389,14 +415,16 @@ impl<B: Backend> Bench<B> {
             is_wanted: Arc::new(|| true),
         };
         let done =
-            prefill(&self.model, &mut self.pool, prompt, table.blocks(), CHUNK_ROWS).map_err(|error| match error {
-                PrefillError::Failed(error) => error,
-                PrefillError::LateMiss(failed) | PrefillError::Overdue(Some(failed)) => {
-                    Error::internal(format!("an entry could not be loaded: {}", failed.error))
-                }
-                PrefillError::Overdue(None) => Error::internal("no entry was loaded in time"),
-                PrefillError::DeviceMiss | PrefillError::Interrupted(_) => {
-                    Error::internal("the device lost what it had")
+            prefill(&self.model, &mut self.pool, prompt, table.blocks(), self.options.chunk_rows).map_err(|error| {
+                match error {
+                    PrefillError::Failed(error) => error,
+                    PrefillError::LateMiss(failed) | PrefillError::Overdue(Some(failed)) => {
+                        Error::internal(format!("an entry could not be loaded: {}", failed.error))
+                    }
+                    PrefillError::Overdue(None) => Error::internal("no entry was loaded in time"),
+                    PrefillError::DeviceMiss | PrefillError::Interrupted(_) => {
+                        Error::internal("the device lost what it had")
+                    }
                 }
             })?;
         if let Some(seen) = &fused.device {

@@ -39,6 +39,12 @@ pub enum Command {
         /// Seed of the random weights and tokens
         #[arg(long, value_name = "SEED", default_value_t = 1)]
         seed: u64,
+        /// Rows of the prompt that are computed together
+        #[arg(long, value_name = "N", default_value_t = ttft::CHUNK_ROWS)]
+        chunk: usize,
+        /// Only these modes, and full, which the others are divided by
+        #[arg(long, value_name = "MODE,…", value_delimiter = ',')]
+        only: Vec<String>,
         /// Print a JSON array
         #[arg(long)]
         json: bool,
@@ -103,16 +109,18 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
     config.settings.prepare_compute()?;
     kernel_choice::choose(None)?;
     match command {
-        Command::Ttft { shape, tokens, passages, runs, seed, json } => {
+        Command::Ttft { shape, tokens, passages, runs, seed, chunk, only, json } => {
             if tokens > 32_768 {
                 return Err(Error::invalid_input(format!("--tokens {tokens} is beyond the model's context of 32768")));
             }
-            if passages == 0 {
-                return Err(Error::invalid_input("--passages 0: there must be at least one"));
+            if passages == 0 || chunk == 0 {
+                return Err(Error::invalid_input("--passages and --chunk must be at least 1"));
             }
             let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
             let runs = at_least_one(runs)?;
-            let options = ttft::Options { shape, prompt_tokens: tokens, passages, runs, selection, ratio, seed };
+            let prompt_tokens = tokens;
+            let options =
+                ttft::Options { shape, prompt_tokens, passages, runs, selection, ratio, seed, chunk_rows: chunk, only };
             print_ttft(&ttft::measure(options, device(config)?, need::load_options(&config.settings)).await?, json)
         }
         Command::Controller { speeds, tokens, passages, runs, json } => {
@@ -124,7 +132,18 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
             let runs = at_least_one(runs)?;
             let shape = Shape::Qwen05b;
-            let prompt = ttft::Options { shape, prompt_tokens: tokens, passages, runs, selection, ratio, seed: 1 };
+            let (chunk_rows, only) = (ttft::CHUNK_ROWS, Vec::new());
+            let prompt = ttft::Options {
+                shape,
+                prompt_tokens: tokens,
+                passages,
+                runs,
+                selection,
+                ratio,
+                seed: 1,
+                chunk_rows,
+                only,
+            };
             let options = controller::Options { prompt, speeds };
             print_controller(&controller::measure(options, load_options(config)?).await?, json)
         }

@@ -5,8 +5,11 @@
 // A warpgroup multiplies its queries with the next tile's keys while it turns the scores of this one into weights. Everything that
 // decides bits (tiles of 64 keys, segments of 512 slots, the order of sums) is attention.cu's. Sums of the segments before stay in registers.
 //
-// block 384; grid x tiles (of at most 128 / group rows), y kv_heads * ceil(rows of a tile * group / 128), z 1; parameters as the kernels of
-// attention.cu, and behind them the maps of keys and values: [blocks * kv_heads * 16, head_dim], tiles of 16 lines; `partial` is not used. head_dim is a multiple of 8, up to D; q, keys and values are aligned to 16.
+// wide_attention_…          the whole context, to `out`; z is 1, `partial` is not used
+// wide_attention_split_…    a segment of it in each block, to `partial`; z as many as there are
+//
+// block 384; grid x tiles (of at most 128 / group rows), y kv_heads * ceil(rows of a tile * group / 128); parameters as the kernels of
+// attention.cu, and behind them the maps of keys and values: [blocks * kv_heads * 16, head_dim], tiles of 16 lines. head_dim is a multiple of 8, up to D; q, keys and values are aligned to 16.
 #include "../attention_tile.cuh"
 #include "wgmma.cuh"
 
@@ -43,14 +46,14 @@ template <unsigned LINES> __device__ __forceinline__ unsigned wide_place(unsigne
 /// block by block of the pool; else each thread copies its share of those that are seen, as the others may be unwritten memory.
 template <typename T, unsigned D>
 __device__ __forceinline__ void copy_keys(unsigned char* stages, WideShared<T, D>& shared, const Work<T>& work, const RowSpan& span,
-                                          const CUtensorMap* key_map, const CUtensorMap* value_map) {
+                                          const SlotRange& range, const CUtensorMap* key_map, const CUtensorMap* value_map) {
     using S = WideShape<T, D>;
     constexpr unsigned KEYS = S::KEYS, CHUNKS = D / 8, KEYS_AT_ONCE = WARPGROUP / CHUNKS;
     const AttentionInput<T>& in = work.in;
     const unsigned thread = threadIdx.x % WARPGROUP, lane = threadIdx.x % WARP, chunk = thread % CHUNKS, first_key = thread / CHUNKS;
     const unsigned* positions = in.key_positions + work.tile.keys_start;
     const unsigned* blocks = in.blocks + work.tile.blocks_start;
-    const unsigned end = work.tile.slots;
+    const unsigned end = range.end;
     const bool has_column = chunk * 8 < in.head_dim;
     unsigned stage = 0, parity = 1;
     // Positions of two keys, and the block of lane / 8, all of the tile after this one.
@@ -61,8 +64,8 @@ __device__ __forceinline__ void copy_keys(unsigned char* stages, WideShared<T, D
         const unsigned of_block = slot + lane / 8 * BLOCK_TOKENS;
         next_block = of_block < end ? blocks[of_block / BLOCK_TOKENS] : 0;
     };
-    look_up(0);
-    for (unsigned slot = 0; slot < end; slot += KEYS) {
+    look_up(range.start);
+    for (unsigned slot = range.start; slot < end; slot += KEYS) {
         const unsigned low = next_low, high = next_high, block_of_lane = next_block;
         look_up(slot + KEYS);
         const bool is_low = span.may_see(low, in.window), is_high = span.may_see(high, in.window);
@@ -163,7 +166,8 @@ __device__ __forceinline__ void add_wide(float (&before)[D / 8][4], Seen (&seen)
     }
 }
 
-template <typename T, unsigned D>
+/// `is_split`: of one segment of the context, to `partial`.
+template <typename T, unsigned D, bool is_split>
 __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>& in, const CUtensorMap* key_map, const CUtensorMap* value_map) {
     using S = WideShape<T, D>;
     constexpr unsigned KEYS = S::KEYS;
@@ -173,7 +177,8 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
     unsigned char* const stages = q_tile + S::Q_BYTES;
     // Later rows see more: theirs begin first.
     const Work<T> work = work_of_block<T>(in, S::LINES, gridDim.x - 1 - blockIdx.x);
-    if (work.lines == 0) return;
+    const SlotRange range = slot_range(work.tile, is_split);
+    if (work.lines == 0 || (is_split && range.start >= work.tile.slots)) return;
     if (threadIdx.x == 0) {
         for (unsigned i = 0; i < S::STAGES; ++i) {
             barrier_start(&shared.full[i], WARPGROUP);
@@ -194,7 +199,7 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
     __syncthreads();
     if (threadIdx.x / WARPGROUP == 0) {
         give_registers<40>();
-        copy_keys<T, D>(stages, shared, work, row_span(work.tile, in.row_positions), key_map, value_map);
+        copy_keys<T, D>(stages, shared, work, row_span(work.tile, in.row_positions), range, key_map, value_map);
         return;
     }
     take_registers<232>();
@@ -204,8 +209,10 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
     Seen seen[2] = {seen_nothing(), seen_nothing()};
     Segment<D> segment;
     segment.start();
+    if (!is_split) {
 #pragma unroll
-    for (unsigned i = 0; i < D / 2; ++i) before[i / 4][i % 4] = 0.0f;
+        for (unsigned i = 0; i < D / 2; ++i) before[i / 4][i % 4] = 0.0f;
+    }
 
     unsigned stage = 0, parity = 0;
     float scores[KEYS / 8][4];
@@ -236,7 +243,7 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
         gather_wide<T, D, KEYS>(segment.sums, weights, shared_address(stages + own * S::STAGE_BYTES + S::K_BYTES));
         wgmma_wait<0>();
         if (threadIdx.x % WARP == 0) barrier_arrive(&shared.empty[own]);
-        if (next == NO_SLOT || next / SEGMENT != slot / SEGMENT) {
+        if (!is_split && (next == NO_SLOT || next / SEGMENT != slot / SEGMENT)) {
             segment.close();
             add_wide<D>(before, seen, segment);
             segment.start();
@@ -245,10 +252,22 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
         for (unsigned i = 0; i < KEYS / 2; ++i) scores[i / 4][i % 4] = next_scores[i / 4][i % 4];
         slot = next;
     }
+    if (is_split) segment.close();
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
         const unsigned line = first_line + half * 8 + threadIdx.x % WARP / 4;
         if (line >= work.lines) continue;
+        if (is_split) {
+            float* to = out + partial_place(blockIdx.z, work.row(line), work.head(line), in.rows, in.heads, in.head_dim);
+            if (threadIdx.x % 4 == 0) {
+                to[0] = segment.seen[half].greatest;
+                to[1] = segment.seen[half].weights;
+            }
+            each_pair<D>(in.head_dim, [&](unsigned column, unsigned tile) {
+                for (unsigned i = 0; i < 2; ++i) to[2 + column + i] = segment.sums[tile][half * 2 + i];
+            });
+            continue;
+        }
         float* to = out + work.place(line);
         const float share = final_share(seen[half]);
         each_pair<D>(in.head_dim, [&](unsigned column, unsigned tile) {
@@ -259,13 +278,19 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
     }
 }
 
-#define WIDE_ATTENTION(name, T, D)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1)                                                              \
-        name(ATTENTION_PARAMETERS(T), const __grid_constant__ CUtensorMap key_map, const __grid_constant__ CUtensorMap value_map) { \
-        attend_wide<T, D>(out, ATTENTION_INPUT, &key_map, &value_map);                                                     \
+#define WIDE_ATTENTION(T, name, D)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1)                                                         \
+        wide_attention_##name(ATTENTION_PARAMETERS(T), const __grid_constant__ CUtensorMap key_map,                        \
+                              const __grid_constant__ CUtensorMap value_map) {                                             \
+        attend_wide<T, D, false>(out, ATTENTION_INPUT, &key_map, &value_map);                                              \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1)                                                         \
+        wide_attention_split_##name(ATTENTION_PARAMETERS(T), const __grid_constant__ CUtensorMap key_map,                  \
+                                    const __grid_constant__ CUtensorMap value_map) {                                       \
+        attend_wide<T, D, true>(partial, ATTENTION_INPUT, &key_map, &value_map);                                           \
     }
 
-WIDE_ATTENTION(wide_attention_f16_64, half_t, 64)
-WIDE_ATTENTION(wide_attention_f16_128, half_t, 128)
-WIDE_ATTENTION(wide_attention_bf16_64, bf16, 64)
-WIDE_ATTENTION(wide_attention_bf16_128, bf16, 128)
+WIDE_ATTENTION(half_t, f16_64, 64)
+WIDE_ATTENTION(half_t, f16_128, 128)
+WIDE_ATTENTION(bf16, bf16_64, 64)
+WIDE_ATTENTION(bf16, bf16_128, 128)

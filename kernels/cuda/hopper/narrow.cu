@@ -4,6 +4,7 @@
 // for their addresses; the others multiply.
 //
 // narrow_gemm_bf16_{16,32,64}_32    up to 16, 32 or 64 rows, 32 outputs a block
+// narrow_gemms_bf16_16_32           up to 16 rows, by up to three matrices at once
 // narrow_gated_{silu,gelu}_{16,64}  as wide_gated_{silu,gelu}: 16 values a block
 //
 // parameters as the wide ones; x's map has tiles of ROWS lines, w's of OUTPUTS, or half of them where they are gates and ups. block THREADS;
@@ -22,31 +23,65 @@ template <unsigned ROWS_, unsigned OUTPUTS_, unsigned STAGES_, unsigned DOWN_, u
     static_assert(WARP_ROWS % 16 == 0 && WARP_OUTPUTS == 16, "whole mma tiles");
 };
 
-/// Has stages copied for all tiles of the block; a thread's work. Of outputs in two halves, `second_half` says how far the second one lies
-/// behind the first in w; else it is 0.
+template <typename Tile> __device__ __forceinline__ void start_barriers(StageBarriers<Tile::STAGES>& barriers) {
+    for (unsigned i = 0; i < Tile::STAGES; ++i) {
+        barrier_start(&barriers.full[i], 1);
+        barrier_start(&barriers.empty[i], Tile::WARPS);
+    }
+    fence_barriers();
+}
+
+/// Has stages copied for a tile whose first output is `first_output`; a thread's work. Of outputs in two halves, `second_half` says how far
+/// the second one lies behind the first in w; else it is 0.
 template <typename Tile>
-__device__ __forceinline__ void copy_narrow(unsigned char* stages, StageBarriers<Tile::STAGES>& barriers, const WideInput& in,
-                                            unsigned tiles, unsigned step_outputs, unsigned second_half) {
-    Turn<Tile::STAGES> turn;
-    for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        for (unsigned input = 0; input < in.inputs; input += Tile::DEPTH) {
-            barrier_wait(&barriers.empty[turn.stage], turn.parity ^ 1);
-            uint64_t* const full = &barriers.full[turn.stage];
-            const unsigned stage = shared_address(stages + turn.stage * Tile::STAGE_BYTES);
-            barrier_expect(full, Tile::STAGE_BYTES);
+__device__ __forceinline__ void copy_narrow(unsigned char* stages, StageBarriers<Tile::STAGES>& barriers, Turn<Tile::STAGES>& turn,
+                                            const WideInput& in, unsigned first_output, unsigned second_half) {
+    for (unsigned input = 0; input < in.inputs; input += Tile::DEPTH) {
+        barrier_wait(&barriers.empty[turn.stage], turn.parity ^ 1);
+        uint64_t* const full = &barriers.full[turn.stage];
+        const unsigned stage = shared_address(stages + turn.stage * Tile::STAGE_BYTES);
+        barrier_expect(full, Tile::STAGE_BYTES);
 #pragma unroll
-            for (unsigned half = 0; half < 2; ++half) {
-                const unsigned to = stage + half * Tile::HALF_BYTES, value = input + half * 64;
-                copy_tile(to + Tile::X_BYTES, in.w, value, tile * step_outputs, full);
-                if (second_half != 0) {
-                    copy_tile(to + Tile::X_BYTES + Tile::W_BYTES / 2, in.w, value, second_half + tile * step_outputs, full);
-                }
-                copy_tile(to, in.x, value, 0, full);
+        for (unsigned half = 0; half < 2; ++half) {
+            const unsigned to = stage + half * Tile::HALF_BYTES, value = input + half * 64;
+            copy_tile(to + Tile::X_BYTES, in.w, value, first_output, full);
+            if (second_half != 0) {
+                copy_tile(to + Tile::X_BYTES + Tile::W_BYTES / 2, in.w, value, second_half + first_output, full);
             }
-            turn.next();
+            copy_tile(to, in.x, value, 0, full);
         }
+        turn.next();
     }
 }
+
+/// Several matrices that the same rows are multiplied by, such as those of Q, K and V: their outputs lie side by side in one launch, and each
+/// product in memory of its own.
+struct Matrices {
+    static constexpr unsigned MOST = 3;
+    float* out[MOST];
+    const float* bias[MOST];
+    unsigned outputs[MOST];
+
+    /// The matrix of a tile, which becomes that matrix's own tile.
+    template <unsigned OUTPUTS> __device__ __forceinline__ unsigned find(unsigned& tile) const {
+        unsigned which = 0;
+#pragma unroll
+        for (unsigned i = 0; i + 1 < MOST; ++i) {
+            const unsigned tiles = (outputs[i] + OUTPUTS - 1) / OUTPUTS;
+            if (which == i && tile >= tiles) {
+                tile -= tiles;
+                ++which;
+            }
+        }
+        return which;
+    }
+    template <unsigned OUTPUTS> __device__ __forceinline__ unsigned tiles() const {
+        unsigned all = 0;
+#pragma unroll
+        for (unsigned i = 0; i < MOST; ++i) all += (outputs[i] + OUTPUTS - 1) / OUTPUTS;
+        return all;
+    }
+};
 
 /// A warp's sums: `line(i)` is the line of w in its tile that the first and the second eight of its outputs begin at.
 template <typename Tile>
@@ -96,21 +131,15 @@ __device__ __forceinline__ void narrow_gemm(const WideInput& in, unsigned all_ou
     unsigned char* const stages = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
     constexpr unsigned STEP = is_gated ? Tile::OUTPUTS / 2 : Tile::OUTPUTS, WARP_STEP = is_gated ? 8 : 16;
     const unsigned warp = threadIdx.x / WARP, tiles = (all_outputs + STEP - 1) / STEP;
-    if (threadIdx.x == 0) {
-        for (unsigned i = 0; i < Tile::STAGES; ++i) {
-            barrier_start(&barriers.full[i], 1);
-            barrier_start(&barriers.empty[i], Tile::WARPS);
-        }
-        fence_barriers();
-    }
+    if (threadIdx.x == 0) start_barriers<Tile>(barriers);
     __syncthreads();
-    if (warp == Tile::WARPS) {
-        if (threadIdx.x % WARP == 0) copy_narrow<Tile>(stages, barriers, in, tiles, STEP, is_gated ? all_outputs : 0);
-        return;
-    }
     const unsigned first_row = warp / Tile::ACROSS * Tile::WARP_ROWS, own = warp % Tile::ACROSS * WARP_STEP;
     Turn<Tile::STAGES> turn;
     for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        if (warp == Tile::WARPS) {
+            if (threadIdx.x % WARP == 0) copy_narrow<Tile>(stages, barriers, turn, in, tile * STEP, is_gated ? all_outputs : 0);
+            continue;
+        }
         float sums[Tile::WARP_ROWS / 16][2][4];
         sum_narrow<Tile>(sums, stages, barriers, turn, in.inputs, first_row, own, is_gated ? Tile::OUTPUTS / 2 + own : own + 8);
         write(sums, first_row, tile * STEP + own);
@@ -157,6 +186,35 @@ using Narrow16x32 = NarrowTile<16, 32, 8, 1, 2>;
 using Narrow32x32 = NarrowTile<32, 32, 6, 1, 2>;
 using Narrow64x32 = NarrowTile<64, 32, 8, 2, 2>;
 
+/// As narrow_gemm, of up to three matrices.
+template <typename Tile>
+__device__ __forceinline__ void narrow_gemms(const CUtensorMap* x, const CUtensorMap* const (&w)[Matrices::MOST], const Matrices& matrices,
+                                             unsigned rows, unsigned inputs) {
+    extern __shared__ __align__(16) unsigned char unaligned[];
+    __shared__ StageBarriers<Tile::STAGES> barriers;
+    unsigned char* const stages = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
+    const unsigned warp = threadIdx.x / WARP, tiles = matrices.tiles<Tile::OUTPUTS>();
+    if (threadIdx.x == 0) start_barriers<Tile>(barriers);
+    __syncthreads();
+    Turn<Tile::STAGES> turn;
+    for (unsigned all = blockIdx.x; all < tiles; all += gridDim.x) {
+        unsigned tile = all;
+        const unsigned which = matrices.find<Tile::OUTPUTS>(tile);
+        const CUtensorMap* const map = which == 0 ? w[0] : which == 1 ? w[1] : w[2];
+        const WideInput in = {x, map, rows, which == 0 ? matrices.outputs[0] : which == 1 ? matrices.outputs[1] : matrices.outputs[2], inputs};
+        if (warp == Tile::WARPS) {
+            if (threadIdx.x % WARP == 0) copy_narrow<Tile>(stages, barriers, turn, in, tile * Tile::OUTPUTS, 0);
+            continue;
+        }
+        const unsigned first_row = warp / Tile::ACROSS * Tile::WARP_ROWS, own = warp % Tile::ACROSS * 16;
+        float sums[Tile::WARP_ROWS / 16][2][4];
+        sum_narrow<Tile>(sums, stages, barriers, turn, inputs, first_row, own, own + 8);
+        float* const out = which == 0 ? matrices.out[0] : which == 1 ? matrices.out[1] : matrices.out[2];
+        const float* const bias = which == 0 ? matrices.bias[0] : which == 1 ? matrices.bias[1] : matrices.bias[2];
+        write_narrow<Tile>(out, bias, sums, first_row, tile * Tile::OUTPUTS + own, in, false);
+    }
+}
+
 #define NARROW_GEMM(name, Tile)                                                                                            \
     extern "C" __global__ void __launch_bounds__(Tile::THREADS)                                                            \
         name(float* out, const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w, const float* bias,  \
@@ -185,3 +243,17 @@ NARROW_GATED(narrow_gated_silu_16, Narrow16x32, Silu)
 NARROW_GATED(narrow_gated_gelu_16, Narrow16x32, Gelu)
 NARROW_GATED(narrow_gated_silu_64, Narrow64x32, Silu)
 NARROW_GATED(narrow_gated_gelu_64, Narrow64x32, Gelu)
+
+// Products of the same rows with up to three matrices, without bias where it is null; of none where its outputs are 0.
+#define NARROW_GEMMS(name, Tile)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(Tile::THREADS)                                                            \
+        name(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w0,                                \
+             const __grid_constant__ CUtensorMap w1, const __grid_constant__ CUtensorMap w2, float* out0, float* out1,     \
+             float* out2, const float* bias0, const float* bias1, const float* bias2, unsigned outputs0, unsigned outputs1, \
+             unsigned outputs2, unsigned rows, unsigned inputs) {                                                          \
+        const Matrices matrices = {{out0, out1, out2}, {bias0, bias1, bias2}, {outputs0, outputs1, outputs2}};             \
+        const CUtensorMap* const w[] = {&w0, &w1, &w2};                                                                    \
+        narrow_gemms<Tile>(&x, w, matrices, rows, inputs);                                                                 \
+    }
+
+NARROW_GEMMS(narrow_gemms_bf16_16_32, Narrow16x32)

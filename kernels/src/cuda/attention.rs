@@ -74,29 +74,32 @@ pub(super) fn tile_rows(element: Element, heads: Heads) -> usize {
     (launch::attention_lines(element) / (heads.heads / heads.kv_heads)).max(1) as usize
 }
 
-/// Rows of a tile of [`hopper::attention`], if rows are so many that its blocks fill half of the multiprocessors: fewer are faster split over
-/// the context.
-pub(super) fn wide_tile_rows(rows: usize, element: Element, heads: Heads, session: &Session) -> Option<usize> {
-    let tile_rows = (hopper::ATTENTION_LINES / (heads.heads / heads.kv_heads)).max(1) as usize;
-    let blocks = rows.div_ceil(tile_rows) * heads.kv_heads as usize;
-    let is_used = session.trial().attention.is_used() && hopper::attends(element, heads);
-    (is_used && 2 * blocks >= session.multiprocessors() as usize).then_some(tile_rows)
+/// Rows of a tile of [`hopper::attention`].
+pub(super) fn wide_tile_rows(heads: Heads) -> usize {
+    (hopper::ATTENTION_LINES / (heads.heads / heads.kv_heads)).max(1) as usize
 }
 
-/// Segments that the context is split in; 0 where it is not. The bits are the same either way.
-pub(super) fn segments(tiles: usize, kv_heads: u32, slots: u32, multiprocessors: u32) -> u32 {
-    let is_few = (tiles as u32).saturating_mul(kv_heads) < BLOCKS_PER_MULTIPROCESSOR * multiprocessors;
+/// How rows are cut in tiles: how many a tile has, and whether tiles are those of [`hopper::attention`].
+pub(super) fn cut(element: Element, heads: Heads, session: &Session) -> (usize, bool) {
+    match session.trial().attention.is_used() && hopper::attends(element, heads) {
+        true => (wide_tile_rows(heads), true),
+        false => (tile_rows(element, heads), false),
+    }
+}
+
+/// Segments that the context is split in; 0 where it is not. The bits are the same either way. Of wide tiles, whose blocks are a
+/// multiprocessor's only one, half as many as multiprocessors are enough: split, every block writes what another reads.
+pub(super) fn segments(is_wide: bool, tiles: usize, kv_heads: u32, slots: u32, multiprocessors: u32) -> u32 {
+    let enough = if is_wide { multiprocessors / 2 } else { BLOCKS_PER_MULTIPROCESSOR * multiprocessors };
+    let is_few = (tiles as u32).saturating_mul(kv_heads) < enough;
     if is_few && slots > SEGMENT { slots.div_ceil(SEGMENT) } else { 0 }
 }
 
 impl Loaded {
     /// The tables of some groups for attention with elements of that type: those of the last call, if these are the same.
     pub(super) fn attention_tables(&self, groups: &[RowGroup<'_>], element: Element) -> Result<Arc<Tables>> {
-        let rows = groups.iter().map(|group| group.rows.len()).sum();
-        match wide_tile_rows(rows, element, self.heads, &self.session) {
-            Some(tile_rows) => self.held_tables(groups, tile_rows, true),
-            None => self.tables(groups, tile_rows(element, self.heads)),
-        }
+        let (tile_rows, is_wide) = cut(element, self.heads, &self.session);
+        self.held_tables(groups, tile_rows, is_wide)
     }
 
     /// The tables of some groups, in tiles of at most so many rows.
@@ -125,13 +128,10 @@ impl Loaded {
         heads: Heads,
     ) -> Result<()> {
         let (session, host) = (&self.session, &tables.host);
-        if tables.is_wide {
-            return session.launch(&tables.wide_launch(element, (out.pointer(), q.pointer()), context, heads)?);
-        }
-        let segments = segments(host.tiles.len(), heads.kv_heads, host.most_slots(), session.multiprocessors());
+        let segments = tables.segments(host.tiles.len(), heads.kv_heads, host.most_slots(), session.multiprocessors());
         let partial = (segments > 0).then(|| session.allocate(tables.partial_bytes(segments, heads))).transpose()?;
         let split = partial.as_ref().map(|partial| (partial.pointer(), segments));
-        session.run(&tables.launches(element, (out.pointer(), q.pointer()), split, context, heads))
+        session.run(&tables.launches(element, (out.pointer(), q.pointer()), split, context, heads)?)
     }
 }
 
@@ -151,8 +151,8 @@ impl Tables {
     }
 
     /// Tables that lie somewhere, in memory of the caller's.
-    pub(super) fn at(places: TablePlaces, host: HostTables) -> Self {
-        Self { host, places, is_wide: false, memory: Vec::new() }
+    pub(super) fn at(places: TablePlaces, host: HostTables, is_wide: bool) -> Self {
+        Self { host, places, is_wide, memory: Vec::new() }
     }
 
     /// Rows that look.
@@ -170,7 +170,20 @@ impl Tables {
         4 * segments as usize * self.host.row_positions.len() * heads.heads as usize * (heads.head_dim as usize + 2)
     }
 
+    /// Whether tiles are those of [`hopper::attention`].
+    pub(super) fn of_hopper(self, is_wide: bool) -> Self {
+        Self { is_wide, ..self }
+    }
+
+    /// As [`segments`].
+    pub(super) fn segments(&self, tiles: usize, kv_heads: u32, slots: u32, multiprocessors: u32) -> u32 {
+        segments(self.is_wide, tiles, kv_heads, slots, multiprocessors)
+    }
+
     /// What attends with queries at `q`, to `out`: over the context at once, or over segments of it, by way of memory for them.
+    ///
+    /// # Errors
+    /// The driver's.
     pub(super) fn launches(
         &self,
         element: Element,
@@ -178,30 +191,15 @@ impl Tables {
         split: Option<(u64, u32)>,
         context: Context,
         heads: Heads,
-    ) -> Vec<Launch> {
+    ) -> Result<Vec<Launch>> {
         let (tiles, rows) = (&self.host.tiles, self.host.row_positions.len() as u32);
-        let Some((partial, segments)) = split else {
-            return vec![launch::attention(element, out, (0, 1), q, context, tiles, rows, heads)];
+        let attention = |out, partial| match self.is_wide {
+            true => hopper::attention(element, out, partial, q, context, tiles, rows, heads),
+            false => Ok(launch::attention(element, out, partial, q, context, tiles, rows, heads)),
         };
+        let Some(partial) = split else { return Ok(vec![attention(out, (0, 1))?]) };
         let tiles_there = (self.places.tiles, tiles.len() as u32);
-        vec![
-            launch::attention(element, 0, (partial, segments), q, context, tiles, rows, heads),
-            launch::attention_combine(out, partial, tiles_there, rows, heads),
-        ]
-    }
-
-    /// The same of tiles of [`hopper::attention`].
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(super) fn wide_launch(
-        &self,
-        element: Element,
-        (out, q): (u64, u64),
-        context: Context,
-        heads: Heads,
-    ) -> Result<Launch> {
-        hopper::attention(element, out, q, context, &self.host.tiles, self.rows() as u32, heads)
+        Ok(vec![attention(0, partial)?, launch::attention_combine(out, partial.0, tiles_there, rows, heads)])
     }
 
     /// What attention reads of them, beside K and V, which have so many lines each.
@@ -253,9 +251,11 @@ mod tests {
 
     #[test]
     fn only_a_long_context_of_few_rows_is_split() {
-        assert_eq!(segments(1, 8, 4096, 132), 8);
-        assert_eq!(segments(1, 8, 512, 132), 0);
-        assert_eq!(segments(100, 8, 4096, 132), 0);
-        assert_eq!(segments(usize::MAX, 8, 4096, 132), 0);
+        assert_eq!(segments(false, 1, 8, 4096, 132), 8);
+        assert_eq!(segments(false, 1, 8, 512, 132), 0);
+        assert_eq!(segments(false, 100, 8, 4096, 132), 0);
+        assert_eq!(segments(false, usize::MAX, 8, 4096, 132), 0);
+        // 512 rows of a chunk fill the multiprocessors, a token does not.
+        assert_eq!((segments(true, 29, 4, 16_384, 132), segments(true, 1, 4, 16_384, 132)), (0, 32));
     }
 }

@@ -35,6 +35,7 @@ use serde::Serialize;
 
 use self::compare::{Difference, Tolerance, difference};
 use super::gpus::{Gpu, usable};
+use super::launch::hopper::{CUBIN, is_kernel};
 use super::session::{Launch, PTX, Session};
 use crate::error::{Error, Result};
 
@@ -54,7 +55,7 @@ pub struct CheckOptions {
 pub struct Checked {
     pub gpu: Gpu,
     pub seed: u64,
-    /// One for each kernel of the PTX, by name.
+    /// One for each kernel of the PTX, by name, then for each of this GPU's own.
     pub kernels: Vec<KernelCheck>,
     /// Where equal bits are promised.
     pub bits: Vec<BitCheck>,
@@ -119,8 +120,22 @@ pub fn check(ordinal: usize, options: CheckOptions) -> Result<Checked> {
     attention::check(&mut check)?;
     reuse::check(&mut check)?;
     bits::check(&mut check, ordinal)?;
-    let Check { seen, bits, .. } = check;
-    Ok(Checked { gpu, seed: options.seed, kernels: of_every(&kernel_names(PTX), seen), bits })
+    let Check { seen, bits, session, .. } = check;
+    let mut names = kernel_names(PTX);
+    if session.is_hopper() {
+        names.extend(hopper_names(CUBIN));
+    }
+    Ok(Checked { gpu, seed: options.seed, kernels: of_every(&names, seen), bits })
+}
+
+/// The kernels of machine code: each has a section of its own.
+fn hopper_names(elf: &[u8]) -> Vec<&str> {
+    let strings = elf.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+    let mut names: Vec<&str> =
+        strings.filter_map(|text| text.strip_prefix(".text.")).filter(|name| is_kernel(name)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// The kernels of a PTX text: the names of its entries.
@@ -242,6 +257,7 @@ mod tests {
         let text = "//\n.visible .entry b_f32(\n\t.param .u64 p\n)\n{ }\n\t// .globl\n.visible .entry a(\n)";
         assert_eq!(kernel_names(text), ["a", "b_f32"]);
         let names = kernel_names(PTX);
+        assert!(hopper_names(CUBIN).len() >= 14 && hopper_names(CUBIN).contains(&"wide_gemm_bf16_256"));
         assert!(names.len() >= 63 && names.contains(&"gemm_bf16_128") && names.contains(&"attention_combine"));
     }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::attention::Tables;
+use super::launch::hopper;
 use super::launch::quantized::{embed_q8, gemm_q8};
 use super::launch::{self, Element, Turn};
 use super::model::Loaded;
@@ -89,6 +90,16 @@ impl Steps<'_> {
         })
     }
 
+    /// Whether one launch multiplies so many rows by all three.
+    pub(super) fn products_at_once(&self, matrices: [&Matrix; 3], rows: usize) -> bool {
+        let takes = |matrix: &&Matrix| {
+            matrix.q8().is_none() && matrix.element == Element::Bf16 && matrix.outputs > 0 && matrix.fits_hopper()
+        };
+        self.on.session.trial().products.is_used()
+            && rows <= hopper::PRODUCTS_ROWS as usize
+            && matrices.iter().all(takes)
+    }
+
     /// Adds what `matrix` makes of `x` to `hidden`, normed first where there is a norm, and times the model's factor.
     pub(super) fn add(&self, matrix: &Matrix, x: &Buffer, norm: Option<&DeviceNorm>, hidden: Hidden) -> Result<()> {
         if norm.is_none() && self.config.residual_scale == 1.0 {
@@ -168,7 +179,8 @@ impl Steps<'_> {
     ) -> Result<Buffer> {
         let session = &self.on.session;
         let is_plain = matrix.q8().is_none() && (matrix.element, element) == (Element::Bf16, Element::Bf16);
-        if let Some(activation) = self.config.feed_forward.gate().filter(|_| is_plain && session.trial().gated.is_used())
+        if let Some(activation) =
+            self.config.feed_forward.gate().filter(|_| is_plain && session.trial().gated.is_used())
         {
             let inner = self.values(element, rows, width)?;
             let of = matrix.product(x, rows, inner.pointer());

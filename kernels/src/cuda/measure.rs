@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::attention::{HostTables, Tables, segments, tile_rows};
+use super::attention::{HostTables, Tables, cut};
 use super::driver::Pinned;
 use super::gpus::{Gpu, usable};
+use super::launch::hopper::Product;
 use super::launch::quantized::{Q8, gemm_q8};
 use super::launch::{self, Element, Heads};
 use super::quantized::line_bytes;
@@ -121,7 +122,13 @@ impl Measured {
         let shape = (rows as u32, outputs as u32, inputs as u32);
         let weight_bytes = inputs * outputs * dtype.size_in_bytes();
         let weights = |copies: usize| self.random(dtype, copies * inputs * outputs);
-        let launch = |out, x, weights| launch::gemm(Element::from(dtype), (out, x, weights, 0), shape, false);
+        let launch = |out, x, w| {
+            let of = Product { out, x, w, bias: 0, shape };
+            match dtype == KvDtype::Bf16 && self.session.trial().products.is_used() && of.fits() {
+                true => of.launch(false, self.session.multiprocessors()),
+                false => Ok(launch::gemm(Element::from(dtype), (out, x, w, 0), shape, false)),
+            }
+        };
         self.linear(dtype.name(), dtype, sizes, (weight_bytes, &weights), &launch)
     }
 
@@ -137,7 +144,7 @@ impl Measured {
             self.session.upload(&bytes.cycle().take(copies * weight_bytes).collect::<Vec<_>>())
         };
         let scales = self.random(KvDtype::F32, outputs)?;
-        let launch = |out, x, lines| gemm_q8((out, x, 0), Q8 { lines, scales: scales.pointer() }, shape, false);
+        let launch = |out, x, lines| Ok(gemm_q8((out, x, 0), Q8 { lines, scales: scales.pointer() }, shape, false));
         let mut case = self.linear("q8", KvDtype::Bf16, sizes, (weight_bytes, &weights), &launch)?;
         case._memory.push(scales);
         Ok(case)
@@ -150,20 +157,21 @@ impl Measured {
         dtype: KvDtype,
         [rows, inputs, outputs]: [usize; 3],
         (weight_bytes, weights): (usize, &dyn Fn(usize) -> Result<Buffer>),
-        launch: &dyn Fn(u64, u64, u64) -> Launch,
+        launch: &dyn Fn(u64, u64, u64) -> Result<Launch>,
     ) -> Result<Case> {
         let copies = if rows <= FEW_ROWS { (COLD_BYTES / weight_bytes.max(1) + 1).min(MOST_COPIES) } else { 1 };
         let (x, weights) = (self.random(dtype, rows * inputs)?, weights(copies)?);
         let out = self.session.allocate(4 * rows * outputs)?;
-        let call =
-            |copy: usize| vec![launch(out.pointer(), x.pointer(), weights.pointer() + (copy * weight_bytes) as u64)];
+        let call = |copy: usize| {
+            Ok(vec![launch(out.pointer(), x.pointer(), weights.pointer() + (copy * weight_bytes) as u64)?])
+        };
         Ok(Case {
             kernel: "linear",
             precision,
             shape: format!("{rows}x{inputs}x{outputs}"),
             operations: 2.0 * (rows * inputs * outputs) as f64,
             bytes: weight_bytes as f64,
-            calls: (0..copies).map(call).collect(),
+            calls: (0..copies).map(call).collect::<Result<_>>()?,
             session: self.session.clone(),
             repeats: 0,
             _memory: vec![x, weights, out],
@@ -185,9 +193,10 @@ impl Measured {
             positions: &positions[tokens - rows..],
             sequence: SequenceView { blocks: &blocks, key_positions: &positions },
         };
-        let host = HostTables::of(&[group], tile_rows(element, shape));
-        let segments = segments(host.tiles.len(), kv_heads, tokens as u32, self.session.multiprocessors());
-        let tables = Tables::upload(&self.session, host)?;
+        let (tile_rows, is_wide) = cut(element, shape, &self.session);
+        let tables = Tables::upload(&self.session, HostTables::of(&[group], tile_rows))?.of_hopper(is_wide);
+        let tiles = tables.host.tiles.len();
+        let segments = tables.segments(tiles, kv_heads, tokens as u32, self.session.multiprocessors());
         let kv_values = blocks.len() * BLOCK_TOKENS * (kv_heads * head_dim) as usize;
         let q_values = rows * (heads * head_dim) as usize;
         let (keys, values) = (self.random(dtype, kv_values)?, self.random(dtype, kv_values)?);
@@ -196,7 +205,7 @@ impl Measured {
         let split = (segments > 0).then(|| (partial.pointer(), segments));
         let pool_lines = (blocks.len() * BLOCK_TOKENS) as u32 * kv_heads;
         let context = tables.context((keys.pointer(), values.pointer()), pool_lines, None, None);
-        let launches = tables.launches(element, (out.pointer(), q.pointer()), split, context, shape);
+        let launches = tables.launches(element, (out.pointer(), q.pointer()), split, context, shape)?;
         let visible: f64 = positions[tokens - rows..].iter().map(|position| f64::from(position + 1)).sum();
         let kv_bytes = 2 * tokens * (kv_heads * head_dim) as usize * dtype.size_in_bytes();
         let mut memory = vec![keys, values, q, out, partial];
@@ -263,13 +272,18 @@ const OPERATIONS_A_CLOCK: [((u32, u32), f64, f64); 7] = [
     ((12, 0), 1024.0, 256.0),
 ];
 
+/// The clock that a data sheet's rates are of, in kHz, by compute capability, where the driver tells a greater one: an H100 may reach 1,980 MHz, and
+/// its 989 TFLOP/s are of 1,830.
+const DATA_SHEET_KHZ: [((u32, u32), u64); 1] = [((9, 0), 1_830_000)];
+
 /// What a GPU's products of that type reach in a second at most, by a table, its multiprocessors and its clock; `None` where one of these is
 /// not known.
 pub fn peak_operations(gpu: &Gpu, dtype: KvDtype) -> Option<f64> {
     let (_, bf16, f32) = OPERATIONS_A_CLOCK.iter().find(|(capability, ..)| *capability == gpu.compute_capability)?;
     let a_clock = if dtype == KvDtype::F32 { f32 } else { bf16 };
-    let clocks = 1000.0 * gpu.clock_khz as f64;
-    (gpu.clock_khz > 0).then_some(a_clock * f64::from(gpu.multiprocessors) * clocks)
+    let of_sheet = DATA_SHEET_KHZ.iter().find(|(capability, _)| *capability == gpu.compute_capability);
+    let khz = of_sheet.map_or(gpu.clock_khz, |(_, khz)| gpu.clock_khz.min(*khz));
+    (khz > 0).then_some(a_clock * f64::from(gpu.multiprocessors) * 1000.0 * khz as f64)
 }
 
 #[cfg(test)]
@@ -292,6 +306,7 @@ mod tests {
         let a100 = gpu((8, 0), 108, 1_410_000);
         assert_eq!([KvDtype::Bf16, KvDtype::F32].map(|of| teraflops(&a100, of)), [Some(312.0), Some(19.0)]);
         assert_eq!(teraflops(&gpu((9, 0), 132, 1_830_000), KvDtype::F16), Some(989.0));
+        assert_eq!(teraflops(&gpu((9, 0), 132, 1_980_000), KvDtype::Bf16), Some(989.0));
         assert_eq!(teraflops(&gpu((9, 9), 132, 1_830_000), KvDtype::Bf16), None);
         assert_eq!(teraflops(&gpu((9, 0), 132, 0), KvDtype::Bf16), None);
     }

@@ -13,6 +13,7 @@ use super::launch::Heads;
 use super::parallel::{GpuList, OnRanks, Ranks};
 use super::rope::Angles;
 use super::session::{Buffer, Queued, Session};
+use super::trial::Trial;
 use super::weights::{DeviceWeights, Matrix, check_supported};
 use crate::backend::Backend;
 use crate::config::{ModelConfig, WeightDtype};
@@ -130,6 +131,12 @@ impl CudaModel {
         names.dedup();
         let count = loaded.len();
         if count == 1 { names.concat() } else { format!("{count} x {}", names.join(" + ")) }
+    }
+
+    /// Which kernels for the GPU's own capability are used, by GPU; nothing while one is gone.
+    pub fn trials(&self) -> Vec<Trial> {
+        let each = |loaded: Arc<Ranks>| loaded.each.iter().map(|rank| rank.session.trial().clone()).collect();
+        self.loaded().map_or_else(|_| Vec::new(), each)
     }
 
     /// Whether steps of few rows are replayed as graphs, as they are from the start on a single GPU, or computed operation by operation:

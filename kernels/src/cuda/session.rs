@@ -9,6 +9,8 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rayon::prelude::*;
+
 use super::driver::{self, Context, Event, Function, Module, Pinned, Stream, TensorMap};
 use super::gpus::{Gpu, usable};
 use super::launch::hopper;
@@ -132,6 +134,11 @@ impl Session {
         Ok(session)
     }
 
+    /// Whether there are kernels for this GPU's capability alone.
+    pub(super) fn is_hopper(&self) -> bool {
+        self.gpu.compute_capability == trial::CAPABILITY
+    }
+
     /// Which kernels for this GPU's capability are used.
     pub(super) fn trial(&self) -> &Trial {
         const NONE: &Trial = &Trial::none();
@@ -227,6 +234,18 @@ impl Session {
         Ok(buffer)
     }
 
+    /// The same of several parts, one behind the other.
+    pub(super) fn upload_parts(self: &Arc<Self>, parts: &[&[u8]]) -> Result<Buffer> {
+        let buffer = self.allocate(parts.iter().map(|part| part.len()).sum())?;
+        let mut to = buffer.start;
+        for part in parts {
+            // SAFETY: the buffer has as many bytes as all parts.
+            unsafe { self.enter()?.write(to, part) }?;
+            to += part.len() as u64;
+        }
+        Ok(buffer)
+    }
+
     /// `bytes` at a place of the device, as they will be once everything queued is done. Waits for that, while others may queue.
     pub(super) fn download(&self, from: u64, bytes: usize) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(bytes);
@@ -251,15 +270,17 @@ impl Session {
     /// Copies `parts` to the device, beside what is computed, and queues what `place` says, which is given where they lie. It is called under the
     /// session's lock: it must not use the session.
     pub(super) fn load(&self, parts: [&[u8]; 2], place: impl FnOnce([u64; 2]) -> Vec<Launch>) -> Result<()> {
-        let mut state = self.enter()?;
-        let state = &mut *state;
         // Each part begins where any element may.
         let second = parts[0].len().next_multiple_of(256);
         let bytes = second + parts[1].len();
+        let mut slot = self.enter()?.loads.take(bytes)?;
+        // Without the lock: the compute stream is given work meanwhile.
+        let (first, rest) = slot.memory.as_mut_slice()[..bytes].split_at_mut(second);
+        copy_at_once(&mut first[..parts[0].len()], parts[0]);
+        copy_at_once(rest, parts[1]);
+        let mut state = self.enter()?;
+        let state = &mut *state;
         let landing = state.landing(bytes)?;
-        let mut slot = state.loads.take(bytes)?;
-        slot.memory.as_mut_slice()[..parts[0].len()].copy_from_slice(parts[0]);
-        slot.memory.as_mut_slice()[second..bytes].copy_from_slice(parts[1]);
         let launches = place([landing.memory, landing.memory + second as u64]);
         let queued = state.queue_load(&landing, slot, bytes, &launches);
         state.landings.push(landing);
@@ -317,7 +338,7 @@ impl State {
     unsafe fn write(&mut self, to: u64, bytes: &[u8]) -> Result<()> {
         for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             let mut slot = self.uploads.take(piece.len())?;
-            slot.memory.as_mut_slice()[..piece.len()].copy_from_slice(piece);
+            copy_at_once(&mut slot.memory.as_mut_slice()[..piece.len()], piece);
             let to = to + (index * PIECE_BYTES) as u64;
             // SAFETY: the slot is not touched before its event is done; there are as many bytes.
             unsafe { self.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
@@ -430,6 +451,17 @@ impl Argument {
             Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::Map(map) => std::ptr::from_ref::<TensorMap>(map).cast_mut().cast(),
         }
+    }
+}
+
+/// Copies with several threads: one copies some 10 GB/s, a link to a GPU carries 50 and more.
+fn copy_at_once(to: &mut [u8], from: &[u8]) {
+    /// What one thread copies faster alone than with others.
+    const PIECE: usize = 128 << 10;
+    if from.len() <= PIECE {
+        to.copy_from_slice(from);
+    } else {
+        to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE)).for_each(|(to, from)| to.copy_from_slice(from));
     }
 }
 

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::slice;
 use std::sync::Arc;
 
-use super::attention::{HostTables, TablePlaces, Tables, segments, tile_rows};
+use super::attention::{self, HostTables, TablePlaces, Tables, cut};
 use super::launch::{self, AttentionTile, SEGMENT};
 use super::layer::Hidden;
 use super::model::CudaModel;
@@ -125,13 +125,14 @@ impl CudaModel {
         wants_kv: bool,
     ) -> Result<Option<Stepped>> {
         let ([rank], [arena]) = (&on.each[..], on.own_pool(pool)?) else { return Ok(None) };
-        let tile_rows = tile_rows(self.kv_dtype.into(), rank.heads);
+        let (tile_rows, is_wide) = cut(self.kv_dtype.into(), rank.heads, &rank.session);
         let table = StepTable::of(parts, &pool.layout, pool.blocks, tile_rows);
         let Some(table) = table else { return Ok(None) };
         let (steps, session) = (self.steps(on), &rank.session);
         let turns = (0..self.config.layers).map(|layer| steps.turns(layer, &table.positions));
         let turns: Vec<HeldTurn> = turns.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-        let segments = segments(table.rows, rank.heads.kv_heads, table.slots, session.multiprocessors());
+        let multiprocessors = session.multiprocessors();
+        let segments = attention::segments(is_wide, table.rows, rank.heads.kv_heads, table.slots, multiprocessors);
         let class = Class {
             pool: (arena.buffer.pointer(), pool.blocks),
             rows: table.rows,
@@ -180,16 +181,18 @@ fn all_layers(all: &AllSteps<'_>, class: &Class, turns: &[HeldTurn], arena: &Are
     // A tile with one row: the grid is that of any, as rows beyond one are added only while they fit a block of threads.
     let tile = AttentionTile { rows: 1, slots: class.segments * SEGMENT, ..AttentionTile::default() };
     let (row_positions, tiles) = (vec![0; rows], vec![tile; rows]);
-    let tables = [Arc::new(Tables::at(places, HostTables { row_positions, tiles, ..HostTables::default() }))];
+    let host = HostTables { row_positions, tiles, ..HostTables::default() };
+    let (_, is_wide) = cut(steps.kv, heads, session);
+    let tables = [Arc::new(Tables::at(places, host, is_wide))];
     let embedded = all.normed_embeddings(vec![steps.embed_from(tokens, positions, rows)?], rows)?;
     let hidden: Vec<Hidden> = embedded.iter().map(|rank| Hidden { start: rank.pointer(), rows }).collect();
     for (layer, turn) in turns.iter().enumerate() {
         let k = out.pointer() + (logits_bytes + 2 * layer * kv_bytes) as u64;
         let v = k + kv_bytes as u64;
-        all.project_to(layer, &hidden, &[[k, v]])?;
+        let q = all.project_all(layer, &hidden, [k, v])?;
         let (to, lists) = (arena.layer(layer), (start, slots, positions));
         session.launch(&launch::place(steps.kv, to, (k, v), lists, turn.0, rows as u32, heads))?;
-        all.attend(layer, &hidden, (&tables, slice::from_ref(turn)), slice::from_ref(arena))?;
+        all.attend_with(layer, q, &hidden, (&tables, slice::from_ref(turn)), slice::from_ref(arena))?;
         all.feed_forward(layer, &hidden)?;
     }
     hidden.iter().try_for_each(|hidden| steps.logits_to(*hidden, out.pointer()))?;

@@ -3,18 +3,19 @@
 //! They are tried when a GPU is taken into use, on small and odd shapes, beside the kernels that they stand for. A family of which a single
 //! bit differs is not used, and says why. It takes a few milliseconds.
 
+use std::slice;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::attention::{HostTables, Tables, tile_rows};
+use super::attention::{HostTables, Tables, tile_rows, wide_tile_rows};
 use super::launch::hopper::{self, Product};
-use super::launch::{self, Element, Heads};
+use super::launch::{self, Element, Heads, SEGMENT};
 use super::session::{Buffer, Launch, Session};
 use crate::activation::Activation;
 use crate::backend::{RowGroup, SequenceView};
 use crate::dtype::{KvDtype, bf16_bits};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::pool::{BLOCK_TOKENS, BlockId};
 
 /// The compute capability that the kernels of `kernels/cuda/hopper` are for.
@@ -51,6 +52,14 @@ pub struct Trial {
     pub gated: Use,
     /// Attention of many rows.
     pub attention: Use,
+}
+
+/// Takes GPU `ordinal` into use for as long as that takes: its kernels are loaded, and those of its own tried.
+///
+/// # Errors
+/// Where there is no such GPU, it is too old, or the driver does not take the kernels.
+pub fn try_out(ordinal: usize) -> Result<Trial> {
+    Session::start(ordinal).map(|session| session.trial().clone())
 }
 
 impl Trial {
@@ -151,7 +160,33 @@ impl TryOut<'_> {
                 }
             }
         }
-        Ok(None)
+        self.several()
+    }
+
+    /// Of a few rows and three matrices, beside one launch each.
+    fn several(&mut self) -> Result<Option<String>> {
+        let (rows, outputs, inputs) = (5, [70, 34, 256], 328);
+        let x = self.bf16(rows * inputs)?;
+        let w = outputs.map(|outputs: usize| self.bf16(outputs * inputs));
+        let [w0, w1, w2] = w;
+        let (w, bias) = ([w0?, w1?, w2?], self.session.upload(&self.noise(256))?);
+        let all: usize = outputs.iter().sum();
+        let before = vec![0xff; 4 * rows * all];
+        let each = |out: u64| {
+            let mut at = out;
+            [0, 1, 2].map(|which| {
+                let shape = (rows as u32, outputs[which] as u32, inputs as u32);
+                let bias = if which == 1 { 0 } else { bias.pointer() };
+                let product = Product { out: at, x: x.pointer(), w: w[which].pointer(), bias, shape };
+                at += 4 * (rows * outputs[which]) as u64;
+                product
+            })
+        };
+        let one_by_one = |of: Product| launch::gemm(Element::Bf16, (of.out, of.x, of.w, of.bias), of.shape, false);
+        let wanted = self.result(&before, |out| Ok(each(out).map(one_by_one).to_vec()))?;
+        let multiprocessors = self.session.multiprocessors();
+        let got = self.result(&before, |out| Ok(vec![hopper::products(each(out), multiprocessors)?]))?;
+        Ok(difference("narrow_gemms_bf16_16_32", "three matrices", &got, &wanted))
     }
 
     fn gated(&mut self) -> Result<Option<String>> {
@@ -224,8 +259,8 @@ impl TryOut<'_> {
             sequence: SequenceView { blocks: &blocks, key_positions: &keys },
         };
         let pool_lines = count * BLOCK_TOKENS * heads.kv_heads as usize;
-        let mut pool = |session: &Arc<Session>| -> Result<Buffer> {
-            let mut values = self.noise(pool_lines * heads.head_dim as usize);
+        let noise = [(); 2].map(|()| self.noise(pool_lines * heads.head_dim as usize));
+        let pool = |mut values: Vec<f32>| -> Result<Buffer> {
             for (slot, _) in keys.iter().enumerate().filter(|(_, key)| **key == u32::MAX) {
                 for head in 0..heads.kv_heads as usize {
                     let block = blocks[slot / BLOCK_TOKENS].0 as usize * heads.kv_heads as usize + head;
@@ -233,40 +268,49 @@ impl TryOut<'_> {
                     values[line..line + heads.head_dim as usize].fill(f32::NAN);
                 }
             }
-            session.upload(&dtype.encode(&values))
+            self.session.upload(&dtype.encode(&values))
         };
-        let (k, v) = (pool(self.session)?, pool(self.session)?);
+        let [k, v] = noise.map(pool);
+        let (k, v) = (k?, v?);
         let q = self.noise(rows * heads.query_dim()).into_iter().map(|value| 0.2 * value).collect::<Vec<_>>();
         let q = self.session.upload(&dtype.encode(&q))?;
         let before = vec![0xff; 4 * rows * heads.query_dim()];
         let window = (window > 0).then_some(window);
-        let of = |tile_rows| Tables::upload(self.session, HostTables::of(std::slice::from_ref(&group), tile_rows));
-        let (small, large) =
-            (of(tile_rows(element, heads))?, of((hopper::ATTENTION_LINES / (heads.heads / heads.kv_heads)) as usize)?);
+        let of = |tile_rows| Tables::upload(self.session, HostTables::of(slice::from_ref(&group), tile_rows));
+        let (small, large) = (of(tile_rows(element, heads))?, of(wide_tile_rows(heads))?.of_hopper(true));
         let context = |tables: &Tables| tables.context((k.pointer(), v.pointer()), pool_lines as u32, None, window);
-        let wanted = self.result(&before, |out| {
-            Ok(small.launches(element, (out, q.pointer()), None, context(&small), heads))
-        })?;
-        let mut name = String::new();
-        let got = self.result(&before, |out| {
-            let launch = large.wide_launch(element, (out, q.pointer()), context(&large), heads)?;
-            name.clone_from(&launch.name);
-            Ok(vec![launch])
-        })?;
-        let case = format!("{rows} rows over {slots} slots, {}/{} heads", heads.heads, heads.kv_heads);
-        Ok(difference(&name, &case, &got, &wanted))
+        let wanted =
+            self.result(&before, |out| small.launches(element, (out, q.pointer()), None, context(&small), heads))?;
+        let segments = (slots as u32).div_ceil(SEGMENT);
+        let partial = self.session.allocate(large.partial_bytes(segments, heads))?;
+        for split in [None, Some((partial.pointer(), segments))] {
+            let mut name = String::new();
+            let got = self.result(&before, |out| {
+                let launches = large.launches(element, (out, q.pointer()), split, context(&large), heads)?;
+                name.clone_from(&launches[0].name);
+                Ok(launches)
+            })?;
+            let case = format!("{rows} rows over {slots} slots, {}/{} heads", heads.heads, heads.kv_heads);
+            if let Some(problem) = difference(&name, &case, &got, &wanted) {
+                return Ok(Some(problem));
+            }
+        }
+        Ok(None)
     }
 }
 
 /// What is said of a result that has other bits.
 fn difference(kernel: &str, case: &str, got: &[u8], wanted: &[u8]) -> Option<String> {
     let differs = got.iter().zip(wanted).filter(|(got, wanted)| got != wanted).count();
-    (differs > 0).then(|| format!("{kernel} has other bits than the kernel for all GPUs ({case}: {differs} of {} bytes)", wanted.len()))
+    (differs > 0).then(|| {
+        format!("{kernel} has other bits than the kernel for all GPUs ({case}: {differs} of {} bytes)", wanted.len())
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn what_differs_is_not_used_and_named() {

@@ -44,6 +44,11 @@ impl Matrix {
         }
     }
 
+    /// Whether [`Product`]s take it, of any rows that begin where a buffer does.
+    pub(super) fn fits_hopper(&self) -> bool {
+        self.outputs.is_multiple_of(2) && self.inputs.is_multiple_of(8)
+    }
+
     /// Bytes of an output's weights, a scale aside.
     fn row_bytes(&self) -> usize {
         match self.scales {
@@ -157,6 +162,10 @@ impl OnDevice {
         precision: Precision,
     ) -> Result<Matrix> {
         let plain = |element: Element| -> Result<(Element, Buffer, Option<Buffer>)> {
+            let as_they_are: Option<Vec<&[u8]>> = parts.iter().map(|part| bytes_of(*part, element)).collect();
+            if let Some(parts) = as_they_are {
+                return Ok((element, self.0.upload_parts(&parts)?, None));
+            }
             let mut bytes = Vec::with_capacity(parts.len() * outputs * inputs * element.size_in_bytes());
             parts.iter().for_each(|part| extend(&mut bytes, *part, element));
             Ok((element, self.0.upload(&bytes)?, None))
@@ -334,6 +343,15 @@ pub(super) fn check_supported(config: &ModelConfig) -> Result<()> {
         return Ok(());
     };
     Err(Error::unsupported(format!("the CUDA backend does not run {problem} yet; take `--device cpu`")))
+}
+
+/// Weights that are of that type already.
+fn bytes_of(weights: Weights<'_>, element: Element) -> Option<&[u8]> {
+    match (weights, element) {
+        (Weights::F32(values), Element::F32) => Some(bytemuck::cast_slice(values)),
+        (Weights::Bf16(bits), Element::Bf16) => Some(bytemuck::cast_slice(bits)),
+        _ => None,
+    }
 }
 
 fn extend(bytes: &mut Vec<u8>, weights: Weights<'_>, element: Element) {

@@ -59,7 +59,7 @@ pub fn measure(ordinal: usize, options: &Options) -> Result<GpuReport> {
     let giga = |dtype| peak_operations(&gpu, dtype).map(|operations| operations / 1e9);
     let bytes = gpu.memory_bytes_per_s as f64;
     let peak = Peak {
-        by: "operations a clock of its compute capability, by NVIDIA's data sheets, times multiprocessors and clock; memory by clock and width",
+        by: "operations a clock of its compute capability, by NVIDIA's data sheets, times multiprocessors and their clock there; memory by clock and width",
         bf16_gflops: giga(KvDtype::Bf16),
         f32_gflops: giga(KvDtype::F32),
         read_gbps: (bytes > 0.0).then_some(bytes / 1e9),

@@ -2,7 +2,7 @@
 
 use ragstone_actors::Settings;
 use ragstone_actors::language_model::Device;
-use ragstone_kernels::cuda::{Gpu, usable};
+use ragstone_kernels::cuda::{Gpu, Trial, Use, try_out, usable};
 use ragstone_kernels::numa::Team;
 use ragstone_kernels::simd;
 
@@ -28,12 +28,29 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
         Device::Auto => (&[0][..], false),
         Device::Cuda(gpus) => (gpus.as_slice(), true),
     };
-    let found: Result<Vec<Gpu>, _> = ordinals.iter().map(|ordinal| usable(*ordinal)).collect();
+    // The kernels are loaded: a driver that does not take them is found now.
+    let tried = |ordinal: &usize| Ok((usable(*ordinal)?, try_out(*ordinal)?));
+    let found: ragstone_kernels::error::Result<Vec<(Gpu, Trial)>> = ordinals.iter().map(tried).collect();
     Some(match found {
-        Ok(gpus) => Finding::ok("gpu", gpus.iter().map(Gpu::to_string).collect::<Vec<_>>().join("; ")),
+        Ok(gpus) => judged_gpus(&gpus),
         Err(error) if is_wanted => Finding::of("gpu", &error),
         Err(error) => Finding::ok("gpu", format!("none is used: {error}")),
     })
+}
+
+fn judged_gpus(gpus: &[(Gpu, Trial)]) -> Finding {
+    let named = |(gpu, trial): &(Gpu, Trial)| match trial.products {
+        Use::None => gpu.to_string(),
+        _ if trial.problems().is_empty() => format!("{gpu}, with kernels of its own"),
+        _ => format!("{gpu}, with some of its own kernels"),
+    };
+    let found = gpus.iter().map(named).collect::<Vec<_>>().join("; ");
+    let problems: Vec<String> = gpus.iter().flat_map(|(_, trial)| trial.problems()).collect();
+    if problems.is_empty() {
+        return Finding::ok("gpu", found);
+    }
+    let advice = format!("slower ones are used instead; please report this: {}", problems.join("; "));
+    Finding::warning("gpu", found, advice)
 }
 
 fn judged_processor(

@@ -7,8 +7,8 @@ use super::Check;
 use super::compare::Tolerance;
 use super::inputs::{Input, rounding};
 use crate::backend::{RowGroup, SequenceView};
-use crate::cuda::attention::{HostTables, Tables, tile_rows};
-use crate::cuda::launch::{self, Element, Heads, SEGMENT};
+use crate::cuda::attention::{HostTables, Tables, tile_rows, wide_tile_rows};
+use crate::cuda::launch::{self, Element, Heads, SEGMENT, hopper};
 use crate::dtype::KvDtype::{self, Bf16, F16, F32};
 use crate::error::Result;
 use crate::pool::{BLOCK_TOKENS, BlockId};
@@ -126,6 +126,11 @@ impl Batch {
         self.sequences.iter().map(|sequence| sequence.row_positions.len()).sum()
     }
 
+    /// Of keys, or values.
+    fn pool_lines(&self) -> u32 {
+        (self.keys.values.len() / self.of.head_dim as usize) as u32
+    }
+
     fn heads(&self) -> Heads {
         Heads { heads: self.of.heads, kv_heads: self.of.kv_heads, head_dim: self.of.head_dim }
     }
@@ -229,7 +234,7 @@ fn attend(
     let tables = Tables::upload(&check.session, HostTables::of(groups, rows))?;
     let slopes = batch.of.has_slopes.then(|| batch.slopes.buffer());
     let window = (batch.of.window > 0).then_some(batch.of.window);
-    let context = tables.context((batch.keys.at, batch.values.at), slopes, window);
+    let context = tables.context((batch.keys.at, batch.values.at), batch.pool_lines(), slopes, window);
     let first = groups.first().map_or(0, |group| group.rows.start);
     let count = groups.iter().map(|group| group.rows.len()).sum::<usize>() * (heads.heads * heads.head_dim) as usize;
     let q = batch.q.at + (first * (heads.heads * heads.head_dim) as usize * batch.dtype.size_in_bytes()) as u64;
@@ -237,7 +242,25 @@ fn attend(
     let segments = tables.host.most_slots().div_ceil(SEGMENT).max(1);
     let partial = check.session.allocate(tables.partial_bytes(segments, heads))?;
     let split = splits.then(|| (partial.pointer(), segments));
-    let launches = tables.launches(element, (out.pointer(), q), split, context, heads);
+    let launches = tables.launches(element, (out.pointer(), q), split, context, heads)?;
+    launches.iter().try_for_each(|launch| check.run(launch))?;
+    Ok((launches[0].name.clone(), check.read(F32, &out, count)?))
+}
+
+/// The same by the kernel for compute capability 9.0.
+fn attend_wide(check: &Check, batch: &Batch, groups: &[RowGroup<'_>], splits: bool) -> Result<(String, Vec<f32>)> {
+    let (heads, element) = (batch.heads(), Element::from(batch.dtype));
+    let host = HostTables::of(groups, wide_tile_rows(heads));
+    let tables = Tables::upload(&check.session, host)?.of_hopper(true);
+    let slopes = batch.of.has_slopes.then(|| batch.slopes.buffer());
+    let window = (batch.of.window > 0).then_some(batch.of.window);
+    let context = tables.context((batch.keys.at, batch.values.at), batch.pool_lines(), slopes, window);
+    let count = batch.rows() * heads.query_dim();
+    let out = check.room(F32, count)?;
+    let segments = tables.host.most_slots().div_ceil(SEGMENT).max(1);
+    let partial = check.session.allocate(tables.partial_bytes(segments, heads))?;
+    let split = splits.then(|| (partial.pointer(), segments));
+    let launches = tables.launches(element, (out.pointer(), batch.q.at), split, context, heads)?;
     launches.iter().try_for_each(|launch| check.run(launch))?;
     Ok((launches[0].name.clone(), check.read(F32, &out, count)?))
 }
@@ -254,6 +277,13 @@ fn mixed(check: &mut Check, batch: &Batch) -> Result<()> {
     check.same_bits(&format!("attention of {dtype}: whole and split context"), &case, &split, &whole);
     let (_, larger) = attend(check, batch, &groups, 2 * at_once + 1, false)?;
     check.same_bits(&format!("attention of {dtype}: small and large tiles"), &case, &larger, &whole);
+    if check.session.is_hopper() && hopper::attends(Element::from(dtype), batch.heads()) {
+        for splits in [false, true] {
+            let (kernel, wide) = attend_wide(check, batch, &groups, splits)?;
+            check.compare(&kernel, &case, &wide, &wanted, tolerance);
+            check.same_bits(&format!("attention of {dtype}: kernels for all GPUs and for 9.0"), &case, &wide, &whole);
+        }
+    }
     let width = (batch.of.heads * batch.of.head_dim) as usize;
     for row in [0, batch.rows() / 2, batch.rows() - 1] {
         let alone: Vec<_> = groups.iter().filter_map(|group| alone(group, row)).collect();
@@ -285,7 +315,7 @@ fn looked_at(check: &mut Check, batch: &Batch) -> Result<()> {
     let tables = Tables::upload(&check.session, HostTables::of(&batch.groups()[..1], rows))?;
     let slopes = batch.of.has_slopes.then(|| batch.slopes.buffer());
     let window = (batch.of.window > 0).then_some(batch.of.window);
-    let context = tables.context((batch.keys.at, batch.values.at), slopes, window);
+    let context = tables.context((batch.keys.at, batch.values.at), batch.pool_lines(), slopes, window);
     let out = check.room(F32, rows * slots)?;
     let (element, shape) = (Element::from(batch.dtype), (rows as u32, slots as u32));
     let launch = launch::attention_weights(element, out.pointer(), batch.q.at, context, shape, heads);

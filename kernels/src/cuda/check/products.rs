@@ -3,6 +3,8 @@
 use super::Check;
 use super::compare::Tolerance;
 use super::inputs::Input;
+use crate::activation::Activation;
+use crate::cuda::launch::hopper::Product;
 use crate::cuda::launch::{self, Element};
 use crate::cuda::session::Launch;
 use crate::dtype::KvDtype::{self, Bf16, F32};
@@ -102,6 +104,9 @@ fn product(check: &mut Check, dtype: KvDtype, of: Shape) -> Result<()> {
     let compared: Vec<f32> = places.iter().map(|at| got[*at]).collect();
     let case = format!("{rows}x{outputs}x{inputs}");
     check.compare(&launch.name, &case, &compared, &wanted, tolerance(dtype, of.inputs));
+    if dtype == Bf16 {
+        hopper(check, &factors, of, (&before, &got), (&places, &wanted))?;
+    }
 
     // Of each tile that has fewer rows, the last ones.
     for few in [1, 16, 17, 64].into_iter().filter(|few| *few < of.rows) {
@@ -111,6 +116,64 @@ fn product(check: &mut Check, dtype: KvDtype, of: Shape) -> Result<()> {
         let alone = check.read(F32, out.buffer(), few as usize * outputs)?;
         let what = format!("products of {dtype}: rows alone and beside others");
         check.same_bits(&what, &format!("{few} of {case}"), &alone, &got[first..]);
+    }
+    Ok(())
+}
+
+/// The kernels of compute capability 9.0 that take the shape, on such a GPU: near the exact sums, with the bits of the others.
+fn hopper(
+    check: &mut Check,
+    factors: &Factors,
+    of: Shape,
+    (before, got): (&[f32], &[f32]),
+    (places, wanted): (&[usize], &[f64]),
+) -> Result<()> {
+    let bias = if of.has_bias { factors.bias.at } else { 0 };
+    let shape = (of.rows, of.outputs, of.inputs);
+    let product = |out: u64| Product { out, x: factors.x.at, w: factors.w.at, bias, shape };
+    if !check.session.is_hopper() || !product(0).fits() {
+        return Ok(());
+    }
+    let (case, multiprocessors) =
+        (format!("{}x{}x{}", of.rows, of.outputs, of.inputs), check.session.multiprocessors());
+    for which in 0..product(0).each(of.adds, multiprocessors)?.len() {
+        let out = check.given(F32, before.to_vec())?;
+        let launch = product(out.at).each(of.adds, multiprocessors)?.swap_remove(which);
+        check.run(&launch)?;
+        let ours = check.read(F32, out.buffer(), before.len())?;
+        let compared: Vec<f32> = places.iter().map(|at| ours[*at]).collect();
+        check.compare(&launch.name, &case, &compared, wanted, tolerance(Bf16, of.inputs));
+        check.same_bits("products of bf16: kernels for all GPUs and for 9.0", &case, &ours, got);
+    }
+    if !product(0).fits_gated() {
+        return Ok(());
+    }
+    let (rows, width) = (of.rows as usize, of.outputs as usize / 2);
+    for activation in [Activation::Silu, Activation::Gelu] {
+        let (both, apart) = (check.room(F32, rows * 2 * width)?, check.room(Bf16, rows * width)?);
+        let (x, w) = (factors.x.at, factors.w.at);
+        check.run(&launch::gemm(Element::Bf16, (both.pointer(), x, w, bias), shape, false))?;
+        let sums = check.read(F32, &both, rows * 2 * width)?;
+        let places = (apart.pointer(), both.pointer());
+        check.run(&launch::gated(activation, Element::Bf16, places.0, places.1, of.rows, of.outputs / 2))?;
+        let apart = check.read(Bf16, &apart, rows * width)?;
+        let by = |x: f64| match activation {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            _ => x / (1.0 + (-1.595_769_121_605_731 * (x + 0.044_715 * x * x * x)).exp()),
+        };
+        let value = |at: usize| {
+            let (row, value) = (at / width, at % width);
+            by(f64::from(sums[row * 2 * width + value])) * f64::from(sums[row * 2 * width + width + value])
+        };
+        let wanted: Vec<f64> = (0..rows * width).map(value).collect();
+        for which in 0..product(0).each_gated(activation, multiprocessors)?.len() {
+            let out = check.room(Bf16, rows * width)?;
+            let launch = product(out.pointer()).each_gated(activation, multiprocessors)?.swap_remove(which);
+            check.run(&launch)?;
+            let ours = check.read(Bf16, &out, rows * width)?;
+            check.compare(&launch.name, &case, &ours, &wanted, Tolerance::new(0.005, 1e-5));
+            check.same_bits("gates of bf16: in one kernel for 9.0 and in two for all GPUs", &case, &ours, &apart);
+        }
     }
     Ok(())
 }

@@ -91,8 +91,7 @@ impl Product {
         let (rows, outputs, inputs) = self.shape;
         let x = map(self.x, (rows, inputs), tile.rows)?;
         let w = map(self.w, (outputs, inputs), tile.outputs)?;
-        let arguments =
-            vec![P(self.out), x, w, P(self.bias), U32(rows), U32(outputs), U32(inputs), U32(adds.into())];
+        let arguments = vec![P(self.out), x, w, P(self.bias), U32(rows), U32(outputs), U32(inputs), U32(adds.into())];
         let blocks = tile.count(rows, outputs).min(tile.at_once * multiprocessors);
         Ok(of(tile.name, [blocks, 1, 1], tile.threads, tile.shared, arguments))
     }
@@ -124,7 +123,8 @@ impl Product {
         let (rows, outputs, inputs) = self.shape;
         let (width, values) = (outputs / 2, tile.outputs / 2);
         let by = if activation == Activation::Silu { "silu" } else { "gelu" };
-        let name = if tile.rows == 128 { format!("wide_gated_{by}") } else { format!("narrow_gated_{by}_{}", tile.rows) };
+        let name =
+            if tile.rows == 128 { format!("wide_gated_{by}") } else { format!("narrow_gated_{by}_{}", tile.rows) };
         let x = map(self.x, (rows, inputs), tile.rows)?;
         let w = map(self.w, (outputs, inputs), values)?;
         let blocks = (rows.div_ceil(tile.rows) * width.div_ceil(values)).min(tile.at_once * multiprocessors);
@@ -158,23 +158,48 @@ pub(in crate::cuda) fn attends(element: Element, heads: Heads) -> bool {
     element != Element::F32 && heads.head_dim <= 128 && heads.head_dim.is_multiple_of(8)
 }
 
-/// As [`attention`](super::attention) over the whole context. Tiles have up to [`ATTENTION_LINES`] lines for each KV head.
+/// Rows that [`products`] takes at most.
+pub(in crate::cuda) const PRODUCTS_ROWS: u32 = NARROW_16.rows;
+
+/// Products of the same few rows with three matrices, in one launch: the bits of three.
 ///
 /// # Errors
 /// The driver's.
+pub(in crate::cuda) fn products(of: [Product; 3], multiprocessors: u32) -> Result<Launch> {
+    let (tile, [(rows, _, inputs), ..]) = (NARROW_16, of.map(|of| of.shape));
+    let mut arguments = vec![map(of[0].x, (rows, inputs), tile.rows)?];
+    for of in of {
+        arguments.push(map(of.w, (of.shape.1, inputs), tile.outputs)?);
+    }
+    arguments.extend(of.map(|of| P(of.out)));
+    arguments.extend(of.map(|of| P(of.bias)));
+    arguments.extend(of.map(|of| U32(of.shape.1)));
+    arguments.extend([U32(rows), U32(inputs)]);
+    let tiles: u32 = of.iter().map(|of| tile.count(rows, of.shape.1)).sum();
+    let blocks = tiles.min(tile.at_once * multiprocessors);
+    Ok(super::of("narrow_gemms_bf16_16_32", [blocks, 1, 1], tile.threads, tile.shared, arguments))
+}
+
+/// As [`attention`](super::attention). Tiles have up to [`ATTENTION_LINES`] lines for each KV head.
+///
+/// # Errors
+/// The driver's.
+#[allow(clippy::too_many_arguments)]
 pub(in crate::cuda) fn attention(
     element: Element,
     out: u64,
+    (partial, segments): (u64, u32),
     q: u64,
     context: Context,
     tiles: &[AttentionTile],
     rows: u32,
     heads: Heads,
 ) -> Result<Launch> {
-    let mut launch = super::attention(element, out, (0, 1), q, context, tiles, rows, heads);
+    let mut launch = super::attention(element, out, (partial, segments), q, context, tiles, rows, heads);
     let lines = tiles.iter().map(|tile| tile.rows * (heads.heads / heads.kv_heads)).max().unwrap_or(0);
     let (width, shared) = if heads.head_dim <= 64 { (64, 115_712) } else { (128, 164_864) };
-    launch.name = format!("wide_attention_{}_{width}", element.name());
+    let split = if partial == 0 { "" } else { "_split" };
+    launch.name = format!("wide_attention{split}_{}_{width}", element.name());
     launch.shape.grid[1] = heads.kv_heads * lines.div_ceil(ATTENTION_LINES).max(1);
     (launch.shape.block, launch.shape.shared) = (384, shared);
     for start in [context.keys, context.values] {
@@ -200,8 +225,10 @@ mod tests {
         let gated = ["silu", "gelu"].into_iter().flat_map(|by| {
             [format!("wide_gated_{by}"), format!("narrow_gated_{by}_16"), format!("narrow_gated_{by}_64")]
         });
-        let attention = ["bf16_64", "bf16_128", "f16_64", "f16_128"].map(|of| format!("wide_attention_{of}"));
-        for name in names.into_iter().chain(gated).chain(attention) {
+        let attention = ["bf16_64", "bf16_128", "f16_64", "f16_128"].into_iter();
+        let attention = attention.flat_map(|of| [format!("wide_attention_{of}"), format!("wide_attention_split_{of}")]);
+        let several = ["narrow_gemms_bf16_16_32".to_owned()];
+        for name in names.into_iter().chain(gated).chain(attention).chain(several) {
             let section = format!(".text.{name}\0");
             assert!(is_kernel(&name) && CUBIN.windows(section.len()).any(|at| at == section.as_bytes()), "{name}");
         }

@@ -6,7 +6,7 @@ use super::ranks::{Piece, Ranks, Slice};
 use crate::backend::{RowGroup, SequenceView};
 use crate::config::ModelConfig;
 use crate::cuda::attention::Tables;
-use crate::cuda::launch::{self, Element};
+use crate::cuda::launch::{self, Element, hopper};
 use crate::cuda::layer::{Hidden, Steps};
 use crate::cuda::pool::Arena;
 use crate::cuda::rope::HeldTurn;
@@ -177,15 +177,49 @@ impl<'a> AllSteps<'a> {
         self.attend(layer, hidden, (&tables, &self.turns(layer, &positions)?), pool)
     }
 
+    /// As [`project_to`](Self::project_to) of few rows on a single rank. Gives their Q as well, f32 before its turn, where one launch makes all
+    /// three: `attend_with` takes it.
+    pub(in crate::cuda) fn project_all(&self, layer: usize, hidden: &[Hidden], to: [u64; 2]) -> Result<Option<Buffer>> {
+        let ([steps], [rows]) = (&self.steps[..], hidden) else { return Ok(None) };
+        let (weights, count) = (steps.layer(layer), rows.rows);
+        if self.kv == Element::F32 || !steps.products_at_once([&weights.q, &weights.k, &weights.v], count) {
+            self.project_to(layer, hidden, &[to])?;
+            return Ok(None);
+        }
+        let (query_dim, kv_dim) = (steps.on.heads.query_dim(), steps.on.heads.kv_dim());
+        let fresh = |width| steps.values(Element::F32, count, width);
+        let (q, k, v) = (fresh(query_dim)?, fresh(kv_dim)?, fresh(kv_dim)?);
+        let x = steps.norm(&weights.input_norm, *rows, Element::Bf16)?;
+        let product = |matrix: &Matrix, to: &Buffer| matrix.product(&x, count, to.pointer());
+        let products = [product(&weights.q, &q), product(&weights.k, &k), product(&weights.v, &v)];
+        let session = &steps.on.session;
+        session.launch(&hopper::products(products, session.multiprocessors())?)?;
+        steps.norm_heads(weights.q_norm.as_ref(), q.pointer(), count, query_dim)?;
+        steps.norm_heads(weights.k_norm.as_ref(), k.pointer(), count, kv_dim)?;
+        for (from, to) in [&k, &v].into_iter().zip(to) {
+            session.launch(&launch::convert(self.kv, to, from.pointer(), (count * kv_dim) as u64))?;
+        }
+        Ok(Some(q))
+    }
+
     /// Attention over a layer of the pool, and what it adds to the rows.
-    pub(in crate::cuda) fn attend(
+    fn attend(&self, layer: usize, hidden: &[Hidden], of: (&[Arc<Tables>], &[HeldTurn]), pool: &[Arena]) -> Result<()> {
+        self.attend_with(layer, None, hidden, of, pool)
+    }
+
+    /// The same, of queries that there are.
+    pub(in crate::cuda) fn attend_with(
         &self,
         layer: usize,
+        q: Option<Buffer>,
         hidden: &[Hidden],
         (tables, turns): (&[Arc<Tables>], &[HeldTurn]),
         pool: &[Arena],
     ) -> Result<()> {
-        let q = self.queries(layer, hidden, turns, tables)?;
+        let q = match q {
+            Some(q) => self.each(|rank, steps| steps.turned(&q, turns[rank].0, &tables[rank]))?,
+            None => self.queries(layer, hidden, turns, tables)?,
+        };
         let mixed = self.each(|rank, steps| {
             let element = steps.layer(layer).o.element;
             let buffer = steps.attended(layer, &q[rank], &tables[rank], &pool[rank], element)?;
