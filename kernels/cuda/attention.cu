@@ -276,12 +276,12 @@ ATTENTION(attention_bf16_64, bf16, 64)
 ATTENTION(attention_bf16_128, bf16, 128)
 ATTENTION(attention_bf16_256, bf16, 256)
 
-// Adds up the segments of attention that was split over the context.
+// Adds up the segments of attention that was split over the context. out [rows, heads, head_dim] of f32, or of bf16.
 //
 // block 128; grid x tiles, y heads: a block has one head of a tile's rows, its threads every 128th value.
 extern "C" __global__ void __launch_bounds__(128)
-    attention_combine(float* out, const float* partial, const AttentionTile* tiles, unsigned rows, unsigned heads,
-                      unsigned head_dim) {
+    attention_combine(void* out, const float* partial, const AttentionTile* tiles, unsigned rows, unsigned heads,
+                      unsigned head_dim, unsigned is_bf16) {
     const AttentionTile tile = tiles[blockIdx.x];
     const unsigned head = blockIdx.y, segments = (tile.slots + SEGMENT - 1) / SEGMENT;
     /// Segments that are read before the first of them is added.
@@ -309,7 +309,13 @@ extern "C" __global__ void __launch_bounds__(128)
                     sum = add_values(sum, values[j], shares);
                 }
             }
-            out[(size_t{row} * heads + head) * head_dim + i] = finished(sum, final_share(seen));
+            const size_t at = (size_t{row} * heads + head) * head_dim + i;
+            const float value = finished(sum, final_share(seen));
+            if (is_bf16) {
+                static_cast<bf16*>(out)[at] = from_float<bf16>(value);
+            } else {
+                static_cast<float*>(out)[at] = value;
+            }
         }
     }
 }

@@ -25,5 +25,6 @@ __device__ __forceinline__ float2 turned(float a, float b, const float* angles, 
                                          unsigned pair) {
     const float* of_position = angles + size_t{position} * 2 * pairs;
     const float cosine = of_position[pair], sine = of_position[pairs + pair];
-    return make_float2(a * cosine - b * sine, b * cosine + a * sine);
+    // Said which product is rounded by itself, so that it is the same in every kernel.
+    return make_float2(fmaf(a, cosine, -(b * sine)), fmaf(b, cosine, a * sine));
 }

@@ -5,11 +5,11 @@
 // A warpgroup multiplies its queries with the next tile's keys while it turns the scores of this one into weights. Everything that
 // decides bits (tiles of 64 keys, segments of 512 slots, the order of sums) is attention.cu's. Sums of the segments before stay in registers.
 //
-// wide_attention_…          the whole context, to `out`; z is 1, `partial` is not used
+// wide_attention_…          the whole context, to `out`, f32 or (is_bf16) rounded to bf16; z is 1, `partial` is not used
 // wide_attention_split_…    a segment of it in each block, to `partial`; z as many as there are
 //
 // block 384; grid x tiles (of at most 128 / group rows), y kv_heads * ceil(rows of a tile * group / 128); parameters as the kernels of
-// attention.cu, and behind them the maps of keys and values: [blocks * kv_heads * 16, head_dim], tiles of 16 lines. head_dim is a multiple of 8, up to D; q, keys and values are aligned to 16.
+// attention.cu, and behind them the maps of keys and values: [blocks * kv_heads * 16, head_dim], tiles of 16 lines, and u32 is_bf16. head_dim is a multiple of 8, up to D; q, keys and values are aligned to 16.
 #include "../attention_tile.cuh"
 #include "wgmma.cuh"
 
@@ -168,7 +168,8 @@ __device__ __forceinline__ void add_wide(float (&before)[D / 8][4], Seen (&seen)
 
 /// `is_split`: of one segment of the context, to `partial`.
 template <typename T, unsigned D, bool is_split>
-__device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>& in, const CUtensorMap* key_map, const CUtensorMap* value_map) {
+__device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>& in, const CUtensorMap* key_map, const CUtensorMap* value_map,
+                                            bool is_bf16 = false) {
     using S = WideShape<T, D>;
     constexpr unsigned KEYS = S::KEYS;
     extern __shared__ __align__(16) unsigned char unaligned[];
@@ -273,7 +274,11 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
         each_pair<D>(in.head_dim, [&](unsigned column, unsigned tile) {
             float2 both = make_float2(0.0f, 0.0f);
             if (share != 0.0f) both = make_float2(finished(before[tile][half * 2], share), finished(before[tile][half * 2 + 1], share));
-            *reinterpret_cast<float2*>(to + column) = both;
+            if (is_bf16) {
+                *reinterpret_cast<uint32_t*>(reinterpret_cast<bf16*>(out) + work.place(line) + column) = pack2<bf16>(both.x, both.y);
+            } else {
+                *reinterpret_cast<float2*>(to + column) = both;
+            }
         });
     }
 }
@@ -281,12 +286,12 @@ __device__ __forceinline__ void attend_wide(float* out, const AttentionInput<T>&
 #define WIDE_ATTENTION(T, name, D)                                                                                         \
     extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1)                                                         \
         wide_attention_##name(ATTENTION_PARAMETERS(T), const __grid_constant__ CUtensorMap key_map,                        \
-                              const __grid_constant__ CUtensorMap value_map) {                                             \
-        attend_wide<T, D, false>(out, ATTENTION_INPUT, &key_map, &value_map);                                              \
+                              const __grid_constant__ CUtensorMap value_map, unsigned is_bf16) {                           \
+        attend_wide<T, D, false>(out, ATTENTION_INPUT, &key_map, &value_map, is_bf16 != 0);                                \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1)                                                         \
         wide_attention_split_##name(ATTENTION_PARAMETERS(T), const __grid_constant__ CUtensorMap key_map,                  \
-                                    const __grid_constant__ CUtensorMap value_map) {                                       \
+                                    const __grid_constant__ CUtensorMap value_map, unsigned) {                             \
         attend_wide<T, D, true>(partial, ATTENTION_INPUT, &key_map, &value_map);                                           \
     }
 

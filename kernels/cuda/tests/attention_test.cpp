@@ -110,7 +110,7 @@ template <typename T> std::vector<float> attend(const Batch<T>& batch, const std
         batch.of.has_slopes ? slopes.get() : nullptr, batch.of.window, count, shape.heads, shape.kv_heads, shape.head_dim);
     if (is_split) {
         run("attention_combine", Dim(tile_count, shape.heads), 128, 0, out.get(), partial.get(), tile_list.get(), count,
-            shape.heads, shape.head_dim);
+            shape.heads, shape.head_dim, 0u);
     }
     return out.read();
 }

@@ -118,20 +118,24 @@ impl Loaded {
         Ok(tables)
     }
 
-    /// Attention of rows with queries `q`, to `out`, `[rows, heads * head_dim]`.
+    /// Attention of rows with queries `q`: `[rows, heads * head_dim]`, of f32, or of `wanted` where that can be.
     pub(super) fn attend(
         &self,
         element: Element,
-        (out, q): (&Buffer, &Buffer),
+        q: &Buffer,
+        wanted: Element,
         context: Context,
         tables: &Tables,
         heads: Heads,
-    ) -> Result<()> {
+    ) -> Result<(Buffer, Element)> {
         let (session, host) = (&self.session, &tables.host);
         let segments = tables.segments(host.tiles.len(), heads.kv_heads, host.most_slots(), session.multiprocessors());
+        let to = if wanted == Element::Bf16 && (tables.is_wide || segments > 0) { wanted } else { Element::F32 };
+        let out = session.allocate(tables.rows() * heads.query_dim() * to.size_in_bytes())?;
         let partial = (segments > 0).then(|| session.allocate(tables.partial_bytes(segments, heads))).transpose()?;
         let split = partial.as_ref().map(|partial| (partial.pointer(), segments));
-        session.run(&tables.launches(element, (out.pointer(), q.pointer()), split, context, heads)?)
+        session.run(&tables.launches(element, ((out.pointer(), to), q.pointer()), split, context, heads)?)?;
+        Ok((out, to))
     }
 }
 
@@ -180,26 +184,28 @@ impl Tables {
         segments(self.is_wide, tiles, kv_heads, slots, multiprocessors)
     }
 
-    /// What attends with queries at `q`, to `out`: over the context at once, or over segments of it, by way of memory for them.
+    /// What attends with queries at `q`, to `out`: over the context at once, or over segments of it, by way of memory for them. To f32, or to
+    /// bf16 where tiles are wide or the context is split.
     ///
     /// # Errors
     /// The driver's.
     pub(super) fn launches(
         &self,
         element: Element,
-        (out, q): (u64, u64),
+        (out, q): ((u64, Element), u64),
         split: Option<(u64, u32)>,
         context: Context,
         heads: Heads,
     ) -> Result<Vec<Launch>> {
         let (tiles, rows) = (&self.host.tiles, self.host.row_positions.len() as u32);
+        let (out, to) = out;
         let attention = |out, partial| match self.is_wide {
-            true => hopper::attention(element, out, partial, q, context, tiles, rows, heads),
+            true => hopper::attention(element, (out, to), partial, q, context, tiles, rows, heads),
             false => Ok(launch::attention(element, out, partial, q, context, tiles, rows, heads)),
         };
         let Some(partial) = split else { return Ok(vec![attention(out, (0, 1))?]) };
         let tiles_there = (self.places.tiles, tiles.len() as u32);
-        Ok(vec![attention(0, partial)?, launch::attention_combine(out, partial.0, tiles_there, rows, heads)])
+        Ok(vec![attention(0, partial)?, launch::attention_combine((out, to), partial.0, tiles_there, rows, heads)])
     }
 
     /// What attention reads of them, beside K and V, which have so many lines each.

@@ -221,6 +221,36 @@ pub(super) fn place(
     by_value(format!("place_{}", element.name()), count, arguments)
 }
 
+/// Fresh rows of a step: Q turned, K and V rounded, and both into the pool, K turned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fresh {
+    /// f32, as products give them: of Q, K and V.
+    pub(super) from: [u64; 3],
+    /// Of the pool's type: Q, turned and scaled; K before its turn; V.
+    pub(super) to: [u64; 3],
+    /// A layer's K and V in the pool.
+    pub(super) pool: (u64, u64),
+    pub(super) scale: f32,
+}
+
+/// The bits of `convert`, `rotate` and `place`.
+pub(super) fn place_fresh(
+    element: Element,
+    fresh: Fresh,
+    (blocks, slots, positions): (u64, u64, u64),
+    turn: Turn,
+    rows: u32,
+    heads: Heads,
+) -> Launch {
+    let count = u64::from(rows) * u64::from(heads.heads + heads.kv_heads) * u64::from(heads.head_dim - turn.pairs);
+    let pointers = fresh.to.into_iter().chain([fresh.pool.0, fresh.pool.1]).chain(fresh.from);
+    let lists = [blocks, slots, positions, turn.angles];
+    let mut arguments: Vec<Argument> = pointers.chain(lists).map(P).collect();
+    arguments.extend([U32(turn.pairs), F32(fresh.scale), U32(rows)]);
+    arguments.extend([heads.heads, heads.kv_heads, heads.head_dim].map(U32));
+    by_value(format!("place_fresh_{}", element.name()), count, arguments)
+}
+
 /// Attention of rows. With `partial` (a pointer, not null) over `segments` of the context, to be combined.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn attention(
@@ -263,8 +293,16 @@ pub(super) fn attention(
 }
 
 /// Puts segments together.
-pub(super) fn attention_combine(out: u64, partial: u64, tiles: (u64, u32), rows: u32, heads: Heads) -> Launch {
-    let arguments = vec![P(out), P(partial), P(tiles.0), U32(rows), U32(heads.heads), U32(heads.head_dim)];
+///
+/// `to` is f32 or bf16.
+pub(super) fn attention_combine(
+    (out, to): (u64, Element),
+    partial: u64,
+    tiles: (u64, u32),
+    rows: u32,
+    heads: Heads,
+) -> Launch {
+    let arguments = vec![P(out), P(partial), P(tiles.0), U32(rows), U32(heads.heads), U32(heads.head_dim), U32((to == Element::Bf16).into())];
     of("attention_combine", [tiles.1, heads.heads, 1], 128, 0, arguments)
 }
 

@@ -156,12 +156,13 @@ impl Steps<'_> {
         arena: &Arena,
         element: Element,
     ) -> Result<Buffer> {
-        let (rows, heads) = (tables.rows(), self.on.heads);
+        let heads = self.on.heads;
         let (pool, window) = (arena.layer(layer), self.config.window(layer));
         let context = tables.context(pool, arena.lines(), self.on.slopes.as_ref(), window);
-        let mixed = self.values(Element::F32, rows, heads.query_dim())?;
-        self.on.attend(self.kv, (&mixed, q), context, tables, heads)?;
-        self.factors(mixed, element, rows * heads.query_dim())
+        match self.on.attend(self.kv, q, element, context, tables, heads)? {
+            (mixed, of) if of == element => Ok(mixed),
+            (mixed, _) => self.factors(mixed, element, tables.rows() * heads.query_dim()),
+        }
     }
 
     /// Values between a feed-forward part's way in, of so many outputs, and its way out.

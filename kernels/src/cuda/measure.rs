@@ -205,7 +205,7 @@ impl Measured {
         let split = (segments > 0).then(|| (partial.pointer(), segments));
         let pool_lines = (blocks.len() * BLOCK_TOKENS) as u32 * kv_heads;
         let context = tables.context((keys.pointer(), values.pointer()), pool_lines, None, None);
-        let launches = tables.launches(element, (out.pointer(), q.pointer()), split, context, shape)?;
+        let launches = tables.launches(element, ((out.pointer(), Element::F32), q.pointer()), split, context, shape)?;
         let visible: f64 = positions[tokens - rows..].iter().map(|position| f64::from(position + 1)).sum();
         let kv_bytes = 2 * tokens * (kv_heads * head_dim) as usize * dtype.size_in_bytes();
         let mut memory = vec![keys, values, q, out, partial];

@@ -16,7 +16,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::attention::{self, HostTables, TablePlaces, Tables, cut};
-use super::launch::{self, AttentionTile, SEGMENT};
+use super::launch::{self, AttentionTile, Fresh, SEGMENT};
 use super::layer::Hidden;
 use super::model::CudaModel;
 use super::parallel::{AllSteps, Ranks};
@@ -189,10 +189,13 @@ fn all_layers(all: &AllSteps<'_>, class: &Class, turns: &[HeldTurn], arena: &Are
     for (layer, turn) in turns.iter().enumerate() {
         let k = out.pointer() + (logits_bytes + 2 * layer * kv_bytes) as u64;
         let v = k + kv_bytes as u64;
-        let q = all.project_all(layer, &hidden, [k, v])?;
-        let (to, lists) = (arena.layer(layer), (start, slots, positions));
-        session.launch(&launch::place(steps.kv, to, (k, v), lists, turn.0, rows as u32, heads))?;
-        all.attend_with(layer, q, &hidden, (&tables, slice::from_ref(turn)), slice::from_ref(arena))?;
+        let fresh = all.fresh(layer, hidden[0])?;
+        let q = steps.values(steps.kv, rows, heads.query_dim())?;
+        let from = fresh.each_ref().map(Buffer::pointer);
+        let (scale, lists) = (all.config.attention_scale, (start, slots, positions));
+        let fresh = Fresh { from, to: [q.pointer(), k, v], pool: arena.layer(layer), scale };
+        session.launch(&launch::place_fresh(steps.kv, fresh, lists, turn.0, rows as u32, heads))?;
+        all.attend_with(layer, slice::from_ref(&q), &hidden, &tables, slice::from_ref(arena))?;
         all.feed_forward(layer, &hidden)?;
     }
     hidden.iter().try_for_each(|hidden| steps.logits_to(*hidden, out.pointer()))?;

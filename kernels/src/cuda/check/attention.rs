@@ -242,7 +242,7 @@ fn attend(
     let segments = tables.host.most_slots().div_ceil(SEGMENT).max(1);
     let partial = check.session.allocate(tables.partial_bytes(segments, heads))?;
     let split = splits.then(|| (partial.pointer(), segments));
-    let launches = tables.launches(element, (out.pointer(), q), split, context, heads)?;
+    let launches = tables.launches(element, ((out.pointer(), Element::F32), q), split, context, heads)?;
     launches.iter().try_for_each(|launch| check.run(launch))?;
     Ok((launches[0].name.clone(), check.read(F32, &out, count)?))
 }
@@ -260,7 +260,7 @@ fn attend_wide(check: &Check, batch: &Batch, groups: &[RowGroup<'_>], splits: bo
     let segments = tables.host.most_slots().div_ceil(SEGMENT).max(1);
     let partial = check.session.allocate(tables.partial_bytes(segments, heads))?;
     let split = splits.then(|| (partial.pointer(), segments));
-    let launches = tables.launches(element, (out.pointer(), batch.q.at), split, context, heads)?;
+    let launches = tables.launches(element, ((out.pointer(), Element::F32), batch.q.at), split, context, heads)?;
     launches.iter().try_for_each(|launch| check.run(launch))?;
     Ok((launches[0].name.clone(), check.read(F32, &out, count)?))
 }

@@ -3,7 +3,8 @@
 use super::Check;
 use super::compare::Tolerance;
 use super::inputs::{Input, rounding};
-use crate::cuda::launch::{self, Element, Heads, Turn};
+use crate::cuda::launch::{self, Element, Fresh, Heads, Turn};
+use crate::cuda::session::Buffer;
 use crate::dtype::KvDtype::{self, Bf16, F16, F32};
 use crate::error::Result;
 use crate::pool::BLOCK_TOKENS;
@@ -20,6 +21,7 @@ pub(super) fn check(check: &mut Check) -> Result<()> {
         for dtype in [F32, F16, Bf16] {
             rotate(check, dtype, (rows, 3, 2 * half), pairs)?;
             place(check, dtype, (rows, 2, 2 * half), pairs)?;
+            place_fresh(check, dtype, Heads { heads: 4, kv_heads: 2, head_dim: 2 * half }, rows, pairs)?;
         }
     }
     Ok(())
@@ -127,5 +129,50 @@ fn place(check: &mut Check, dtype: KvDtype, (tokens, kv_heads, head_dim): (u32, 
     check.compare(&launch.name, &format!("keys of {case}"), &got, &wanted_k, tolerance(dtype));
     let got = check.read(dtype, values.buffer(), pool_len)?;
     check.compare(&launch.name, &format!("values of {case}"), &got, &wanted_v, Tolerance::exact());
+    Ok(())
+}
+
+/// A step's rows in one launch have the bits of several.
+fn place_fresh(check: &mut Check, dtype: KvDtype, heads: Heads, rows: u32, pairs: u32) -> Result<()> {
+    let (query_dim, kv_dim, count) = (heads.query_dim(), heads.kv_dim(), rows as usize);
+    let (element, angles) = (Element::from(dtype), angles(check, pairs)?);
+    let turn = turn(angles.as_ref(), pairs);
+    let own_blocks = rows / BLOCK_TOKENS as u32 + 2;
+    let blocks = check.shuffled(own_blocks + 3);
+    let mut slots = check.shuffled(own_blocks * BLOCK_TOKENS as u32);
+    slots.truncate(count);
+    let positions: Vec<u32> = (0..rows).map(|_| check.below(POSITIONS)).collect();
+    let lists = [check.session.upload(&blocks)?, check.session.upload(&slots)?, check.session.upload(&positions)?];
+    let [blocks_at, slots_at, positions_at] = lists.each_ref().map(|list| list.pointer());
+    let fresh = [query_dim, kv_dim, kv_dim].map(|width| check.random(F32, count * width, 1.0));
+    let [q, k, v] = fresh;
+    let (q, k, v) = (q?, k?, v?);
+    let pool_len = blocks.len() * BLOCK_TOKENS * kv_dim;
+    let room = |check: &Check| -> Result<[Buffer; 5]> {
+        let all = [count * query_dim, count * kv_dim, count * kv_dim, pool_len, pool_len];
+        let [a, b, c, d, e] = all.map(|count| check.room(dtype, count));
+        Ok([a?, b?, c?, d?, e?])
+    };
+    let (apart, at_once) = (room(check)?, room(check)?);
+    let at = |buffers: &[Buffer; 5]| buffers.each_ref().map(Buffer::pointer);
+    const SCALE: f32 = 0.125;
+    let [q_to, k_to, v_to, keys, values] = at(&apart);
+    check.run(&launch::rotate(element, (q_to, q.at, positions_at), turn, SCALE, rows, heads))?;
+    for (from, to) in [(&k, k_to), (&v, v_to)] {
+        check.run(&launch::convert(element, to, from.at, (count * kv_dim) as u64))?;
+    }
+    let places = (blocks_at, slots_at, positions_at);
+    check.run(&launch::place(element, (keys, values), (k_to, v_to), places, turn, rows, heads))?;
+    let [q_to, k_to, v_to, keys, values] = at(&at_once);
+    let of = Fresh { from: [q.at, k.at, v.at], to: [q_to, k_to, v_to], pool: (keys, values), scale: SCALE };
+    let launch = launch::place_fresh(element, of, places, turn, rows, heads);
+    check.run(&launch)?;
+    let widths = [count * query_dim, count * kv_dim, count * kv_dim, pool_len, pool_len];
+    for (which, width) in widths.into_iter().enumerate() {
+        let read = |of: &[Buffer; 5]| check.session.download(of[which].pointer(), width * dtype.size_in_bytes());
+        let (got, wanted) = (read(&at_once)?, read(&apart)?);
+        let case = format!("output {which} of {rows} rows, {}/{} heads, {pairs} pairs", heads.heads, heads.kv_heads);
+        check.compare_bytes(&launch.name, &case, &got, &wanted);
+    }
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::Check;
 use super::compare::Tolerance;
 use super::inputs::Input;
 use crate::activation::Activation;
-use crate::cuda::launch::hopper::Product;
+use crate::cuda::launch::hopper::{PRODUCTS_ROWS, Product, products};
 use crate::cuda::launch::{self, Element};
 use crate::cuda::session::Launch;
 use crate::dtype::KvDtype::{self, Bf16, F32};
@@ -144,6 +144,19 @@ fn hopper(
         let compared: Vec<f32> = places.iter().map(|at| ours[*at]).collect();
         check.compare(&launch.name, &case, &compared, wanted, tolerance(Bf16, of.inputs));
         check.same_bits("products of bf16: kernels for all GPUs and for 9.0", &case, &ours, got);
+    }
+    if of.rows <= PRODUCTS_ROWS && !of.adds {
+        // Three times the same matrix, with the sums of one.
+        let out = check.room(F32, 3 * before.len())?;
+        let at = |which: usize| product(out.pointer() + (4 * which * before.len()) as u64);
+        let launch = products([at(0), at(1), at(2)], multiprocessors)?;
+        check.run(&launch)?;
+        let ours = check.read(F32, &out, 3 * before.len())?;
+        for ours in ours.chunks(before.len()) {
+            let compared: Vec<f32> = places.iter().map(|at| ours[*at]).collect();
+            check.compare(&launch.name, &case, &compared, wanted, tolerance(Bf16, of.inputs));
+            check.same_bits("products of bf16: kernels for all GPUs and for 9.0", &case, ours, got);
+        }
     }
     if !product(0).fits_gated() {
         return Ok(());

@@ -180,14 +180,14 @@ pub(in crate::cuda) fn products(of: [Product; 3], multiprocessors: u32) -> Resul
     Ok(super::of("narrow_gemms_bf16_16_32", [blocks, 1, 1], tile.threads, tile.shared, arguments))
 }
 
-/// As [`attention`](super::attention). Tiles have up to [`ATTENTION_LINES`] lines for each KV head.
+/// As [`attention`](super::attention), to f32 or bf16. Tiles have up to [`ATTENTION_LINES`] lines for each KV head.
 ///
 /// # Errors
 /// The driver's.
 #[allow(clippy::too_many_arguments)]
 pub(in crate::cuda) fn attention(
     element: Element,
-    out: u64,
+    (out, to): (u64, Element),
     (partial, segments): (u64, u32),
     q: u64,
     context: Context,
@@ -212,6 +212,7 @@ pub(in crate::cuda) fn attention(
         };
         launch.arguments.push(M(Box::new(TensorMap::new(of)?)));
     }
+    launch.arguments.push(U32((to == Element::Bf16).into()));
     Ok(launch)
 }
 

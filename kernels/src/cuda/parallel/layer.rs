@@ -63,7 +63,7 @@ impl<'a> AllSteps<'a> {
     }
 
     /// The same, to where each rank has room for it.
-    pub(in crate::cuda) fn project_to(&self, layer: usize, hidden: &[Hidden], to: &[[u64; 2]]) -> Result<()> {
+    fn project_to(&self, layer: usize, hidden: &[Hidden], to: &[[u64; 2]]) -> Result<()> {
         let x = self.each(|rank, steps| {
             let weights = steps.layer(layer);
             steps.norm(&weights.input_norm, hidden[rank], weights.k.element)
@@ -177,29 +177,26 @@ impl<'a> AllSteps<'a> {
         self.attend(layer, hidden, (&tables, &self.turns(layer, &positions)?), pool)
     }
 
-    /// As [`project_to`](Self::project_to) of few rows on a single rank. Gives their Q as well, f32 before its turn, where one launch makes all
-    /// three: `attend_with` takes it.
-    pub(in crate::cuda) fn project_all(&self, layer: usize, hidden: &[Hidden], to: [u64; 2]) -> Result<Option<Buffer>> {
-        let ([steps], [rows]) = (&self.steps[..], hidden) else { return Ok(None) };
-        let (weights, count) = (steps.layer(layer), rows.rows);
-        if self.kv == Element::F32 || !steps.products_at_once([&weights.q, &weights.k, &weights.v], count) {
-            self.project_to(layer, hidden, &[to])?;
-            return Ok(None);
+    /// Q, K and V of a step's rows on a single rank, f32, heads normed.
+    pub(in crate::cuda) fn fresh(&self, layer: usize, hidden: Hidden) -> Result<[Buffer; 3]> {
+        let (steps, count) = (&self.steps[0], hidden.rows);
+        let weights = steps.layer(layer);
+        let matrices = [&weights.q, &weights.k, &weights.v];
+        let out = matrices.map(|matrix| steps.values(Element::F32, count, matrix.outputs));
+        let [q, k, v] = out;
+        let out = [q?, k?, v?];
+        let x = steps.norm(&weights.input_norm, hidden, weights.q.element)?;
+        if steps.products_at_once(matrices, count) {
+            let product = |which: usize| matrices[which].product(&x, count, out[which].pointer());
+            let session = &steps.on.session;
+            session.launch(&hopper::products([0, 1, 2].map(product), session.multiprocessors())?)?;
+        } else {
+            let mut each = matrices.into_iter().zip(&out);
+            each.try_for_each(|(matrix, to)| steps.product_to(matrix, &x, count, to.pointer(), false))?;
         }
-        let (query_dim, kv_dim) = (steps.on.heads.query_dim(), steps.on.heads.kv_dim());
-        let fresh = |width| steps.values(Element::F32, count, width);
-        let (q, k, v) = (fresh(query_dim)?, fresh(kv_dim)?, fresh(kv_dim)?);
-        let x = steps.norm(&weights.input_norm, *rows, Element::Bf16)?;
-        let product = |matrix: &Matrix, to: &Buffer| matrix.product(&x, count, to.pointer());
-        let products = [product(&weights.q, &q), product(&weights.k, &k), product(&weights.v, &v)];
-        let session = &steps.on.session;
-        session.launch(&hopper::products(products, session.multiprocessors())?)?;
-        steps.norm_heads(weights.q_norm.as_ref(), q.pointer(), count, query_dim)?;
-        steps.norm_heads(weights.k_norm.as_ref(), k.pointer(), count, kv_dim)?;
-        for (from, to) in [&k, &v].into_iter().zip(to) {
-            session.launch(&launch::convert(self.kv, to, from.pointer(), (count * kv_dim) as u64))?;
-        }
-        Ok(Some(q))
+        steps.norm_heads(weights.q_norm.as_ref(), out[0].pointer(), count, weights.q.outputs)?;
+        steps.norm_heads(weights.k_norm.as_ref(), out[1].pointer(), count, weights.k.outputs)?;
+        Ok(out)
     }
 
     /// Attention over a layer of the pool, and what it adds to the rows.
