@@ -200,23 +200,26 @@ impl<'a> AllSteps<'a> {
     }
 
     /// Attention over a layer of the pool, and what it adds to the rows.
-    fn attend(&self, layer: usize, hidden: &[Hidden], of: (&[Arc<Tables>], &[HeldTurn]), pool: &[Arena]) -> Result<()> {
-        self.attend_with(layer, None, hidden, of, pool)
-    }
-
-    /// The same, of queries that there are.
-    pub(in crate::cuda) fn attend_with(
+    fn attend(
         &self,
         layer: usize,
-        q: Option<Buffer>,
         hidden: &[Hidden],
         (tables, turns): (&[Arc<Tables>], &[HeldTurn]),
         pool: &[Arena],
     ) -> Result<()> {
-        let q = match q {
-            Some(q) => self.each(|rank, steps| steps.turned(&q, turns[rank].0, &tables[rank]))?,
-            None => self.queries(layer, hidden, turns, tables)?,
-        };
+        let q = self.queries(layer, hidden, turns, tables)?;
+        self.attend_with(layer, &q, hidden, tables, pool)
+    }
+
+    /// The same, of queries that are turned.
+    pub(in crate::cuda) fn attend_with(
+        &self,
+        layer: usize,
+        q: &[Buffer],
+        hidden: &[Hidden],
+        tables: &[Arc<Tables>],
+        pool: &[Arena],
+    ) -> Result<()> {
         let mixed = self.each(|rank, steps| {
             let element = steps.layer(layer).o.element;
             let buffer = steps.attended(layer, &q[rank], &tables[rank], &pool[rank], element)?;
