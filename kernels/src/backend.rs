@@ -158,6 +158,14 @@ pub trait Backend: Send + Sync + 'static {
     /// As [`Backend::place`], and where there are fewer stored values than slots.
     fn place_stored(&self, pool: &mut Self::Pool, layer: usize, to: Slots<'_>, stored: StoredKv<'_>) -> Result<()>;
 
+    /// The same of several entries, one after the other. A device may take all of them on one way.
+    ///
+    /// # Errors
+    /// As [`Backend::place_stored`]; those before the one that fails may be written.
+    fn place_all_stored(&self, pool: &mut Self::Pool, layer: usize, parts: &[(Slots<'_>, StoredKv<'_>)]) -> Result<()> {
+        parts.iter().try_for_each(|(to, stored)| self.place_stored(pool, layer, *to, *stored))
+    }
+
     /// Takes rows from a layer's entry to its exit: attention over what the pool holds of each group's sequence, the output
     /// projection, and the feed-forward part. Every row is in one group; groups follow each other.
     fn finish(&self, layer: usize, rows: &mut Self::Rows, groups: &[RowGroup<'_>], pool: &Self::Pool);

@@ -285,6 +285,21 @@ impl<B: Backend> Seen<'_, B> {
         self.backend.export(self.kv, self.first + rows.start..self.first + rows.end)
     }
 
+    /// Writes stored K and V of this layer into the sequence's blocks, those of several entries.
+    ///
+    /// # Errors
+    /// As [`Backend::place_all_stored`].
+    pub fn place_all_stored(&self, pool: &mut B::Pool, parts: &[(Places, StoredKv<'_>)]) -> Result<()> {
+        let parts: Vec<_> = parts
+            .iter()
+            .map(|(places, stored)| {
+                let to = Slots { blocks: self.blocks, slots: &places.slots, positions: &places.positions };
+                (to, *stored)
+            })
+            .collect();
+        self.backend.place_all_stored(pool, self.layer, &parts)
+    }
+
     /// Writes stored K and V of this layer into the sequence's blocks.
     ///
     /// # Errors

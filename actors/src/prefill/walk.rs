@@ -228,6 +228,7 @@ impl Walk {
     /// computed on this layer are left out: fresh rows overwrite them at once, or before anybody sees them.
     fn place_loaded<B: Backend>(&mut self, seen: &Seen<'_, B>, pool: &mut B::Pool) -> Result<(), PrefillError> {
         let Some((_, loaded)) = self.loaded.as_ref().filter(|(layer, _)| *layer == seen.layer) else { return Ok(()) };
+        let mut parts = Vec::with_capacity(loaded.frames.len());
         for (segment, frame) in loaded.frames.iter().filter(|_| seen.layer >= self.placed) {
             let segment = &self.plan.segments[*segment];
             let range = segment.range.clone();
@@ -237,8 +238,9 @@ impl Walk {
                 continue;
             }
             let positions = (segment.position..).take(range.len()).collect();
-            seen.place_stored(pool, &Places { slots: range.collect(), positions }, stored(frame))?;
+            parts.push((Places { slots: range.collect(), positions }, stored(frame)));
         }
+        seen.place_all_stored(pool, &parts)?;
         self.placed = self.placed.max(seen.layer + 1);
         if !self.choice.comes_again(seen.layer) {
             self.loaded = None;

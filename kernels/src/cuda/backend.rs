@@ -3,18 +3,19 @@
 //! Operations are queued and return at once; those that give something to the host wait for it. What an operation without a result gives after
 //! one failed is empty, and [`Backend::check`] says why.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
+mod stored;
+
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::launch::{self, Turn};
+use self::stored::distinct_runs;
+use super::launch;
 use super::layer::Hidden;
 use super::model::{CudaModel, Loaded};
 use super::parallel::{AllSteps, Piece, Ranks, joined};
 use super::pool::{Arena, ArenaShape, CudaPool};
 use super::rows::CudaRows;
-use super::session::{Buffer, Launch, Session};
+use super::session::{Buffer, Session};
 use crate::backend::{Backend, KvBytes, RowGroup, Slots, StepPart, Stepped, StoredKv, check_tokens};
 use crate::config::ModelConfig;
 use crate::deviation::Compared;
@@ -70,34 +71,9 @@ impl CudaModel {
         self.config.kv_dim() * self.kv_dtype.size_in_bytes()
     }
 
-    /// What writes K and V at `k` and `v` to their slots. Where two tokens name one slot, the last one stays: they are in launches of their own.
-    fn placing(
-        &self,
-        on: &Loaded,
-        to: (u64, u64),
-        runs: &[Range<usize>],
-        tables: &[Buffer; 3],
-        turn: Turn,
-        (k, v): (u64, u64),
-    ) -> Vec<Launch> {
-        let [blocks, slots, positions] = tables.each_ref().map(Buffer::pointer);
-        let launch = |tokens: &Range<usize>| {
-            let (first, bytes) = (4 * tokens.start as u64, (tokens.start * on.kv_bytes(self)) as u64);
-            let lists = (blocks, slots + first, positions + first);
-            let count = tokens.len() as u32;
-            launch::place(self.kv_dtype.into(), to, (k + bytes, v + bytes), lists, turn, count, on.heads)
-        };
-        runs.iter().map(launch).collect()
-    }
-
     fn tables_of(&self, session: &Arc<Session>, to: Slots<'_>) -> Result<[Buffer; 3]> {
         let blocks: Vec<u32> = to.blocks.iter().map(|block| block.0).collect();
         Ok([session.upload(&blocks)?, session.upload(to.slots)?, session.upload(to.positions)?])
-    }
-
-    /// A rank's columns of stored K or V.
-    fn share<'a>(&self, on: &Ranks, rows: &'a [u8], rank: usize) -> Cow<'a, [u8]> {
-        on.split.columns(rows, self.config.kv_dim(), self.kv_dtype.size_in_bytes(), rank)
     }
 
     /// Refuses what is not of the pool's type or not as long as it should be.
@@ -117,22 +93,6 @@ impl CudaModel {
         }
         Ok(())
     }
-}
-
-/// Runs of tokens that name no slot twice, in order.
-fn distinct_runs(slots: &[u32]) -> Vec<Range<usize>> {
-    let (mut runs, mut first, mut seen) = (Vec::new(), 0, HashSet::new());
-    for (index, slot) in slots.iter().enumerate() {
-        if !seen.insert(*slot) {
-            runs.push(first..index);
-            first = index;
-            seen = HashSet::from([*slot]);
-        }
-    }
-    if first < slots.len() {
-        runs.push(first..slots.len());
-    }
-    runs
 }
 
 impl Backend for CudaModel {
@@ -237,7 +197,8 @@ impl Backend for CudaModel {
                 let [k, v] = both.each_ref().map(|buffer| buffer.pointer() + first);
                 let tables = self.tables_of(&loaded.session, to)?;
                 let (turn, _angles) = loaded.angles(&self.config, layer).turn(&loaded.session, to.positions)?;
-                let placing = self.placing(loaded, arena.layer(layer), &runs, &tables, turn, (k, v));
+                let tables = tables.each_ref().map(Buffer::pointer);
+                let placing = self.placing(loaded, arena.layer(layer), &runs, tables, turn, (k, v));
                 loaded.session.run(&placing)?;
             }
             Ok(())
@@ -245,23 +206,11 @@ impl Backend for CudaModel {
     }
 
     fn place_stored(&self, pool: &mut CudaPool, layer: usize, to: Slots<'_>, stored: StoredKv<'_>) -> Result<()> {
-        check_slots(&pool.layout, pool.blocks, layer, to)?;
-        self.check_stored(stored, to.slots.len())?;
-        if to.slots.is_empty() {
-            return Ok(());
-        }
-        self.checked(|on| {
-            let (arenas, runs) = (on.own_pool(pool)?, distinct_runs(to.slots));
-            for (rank, (loaded, arena)) in on.each.iter().zip(arenas).enumerate() {
-                let tables = self.tables_of(&loaded.session, to)?;
-                let (turn, _angles) = loaded.angles(&self.config, layer).turn(&loaded.session, to.positions)?;
-                let [k, v] = [stored.k, stored.v].map(|rows| self.share(on, rows, rank));
-                let place = arena.layer(layer);
-                let placing = |[k, v]: [u64; 2]| self.placing(loaded, place, &runs, &tables, turn, (k, v));
-                loaded.session.load([&k, &v], placing)?;
-            }
-            Ok(())
-        })
+        self.place_all_stored(pool, layer, &[(to, stored)])
+    }
+
+    fn place_all_stored(&self, pool: &mut CudaPool, layer: usize, parts: &[(Slots<'_>, StoredKv<'_>)]) -> Result<()> {
+        self.place_entries(pool, layer, parts)
     }
 
     fn finish(&self, layer: usize, rows: &mut CudaRows, groups: &[RowGroup<'_>], pool: &CudaPool) {
@@ -351,9 +300,8 @@ impl Backend for CudaModel {
             let session = &on.each[0].session;
             let (there, out) = (session.upload(&flat)?, session.allocate(4 * pairs.len())?);
             let (dim, pairs_there) = (self.config.kv_dim() as u32, (there.pointer(), pairs.len() as u32));
-            session.load([stored.k, stored.v], |[stored_k, stored_v]| {
-                let element = self.kv_dtype.into();
-                let stored = (stored_k, stored_v);
+            session.load(&[stored.k, stored.v], |at| {
+                let (element, stored) = (self.kv_dtype.into(), (at[0], at[1]));
                 vec![launch::deviation(element, out.pointer(), (k, v), stored, pairs_there, dim, compared)]
             })?;
             let bytes = session.download(out.pointer(), 4 * pairs.len())?;

@@ -302,7 +302,15 @@ pub(super) fn attention_combine(
     rows: u32,
     heads: Heads,
 ) -> Launch {
-    let arguments = vec![P(out), P(partial), P(tiles.0), U32(rows), U32(heads.heads), U32(heads.head_dim), U32((to == Element::Bf16).into())];
+    let arguments = vec![
+        P(out),
+        P(partial),
+        P(tiles.0),
+        U32(rows),
+        U32(heads.heads),
+        U32(heads.head_dim),
+        U32((to == Element::Bf16).into()),
+    ];
     of("attention_combine", [tiles.1, heads.heads, 1], 128, 0, arguments)
 }
 

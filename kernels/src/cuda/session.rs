@@ -2,6 +2,7 @@
 
 mod buffer;
 mod graphs;
+mod loads;
 mod queued;
 
 use std::collections::HashMap;
@@ -9,17 +10,16 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rayon::prelude::*;
-
 use super::driver::{self, Context, Event, Function, Module, Pinned, Stream, TensorMap};
 use super::gpus::{Gpu, usable};
 use super::launch::hopper;
-use super::staging::{Slot, Staging};
+use super::staging::Staging;
 use super::trial::{self, Trial};
 use crate::error::{Error, ErrorKind, Result};
 pub(super) use buffer::Buffer;
 pub(super) use graphs::Class;
 use graphs::Graphs;
+use loads::{LOAD_BYTES, Landing, copy_at_once};
 pub use queued::Queued;
 
 /// The kernels, as PTX for compute capability 8.0 and later. Made by `ops/cuda/ptx`.
@@ -31,8 +31,6 @@ const GRAIN: usize = 64 << 10;
 const UPLOAD_BYTES: usize = 16 << 20;
 /// What is copied at once: weights are larger than what may be pinned.
 const PIECE_BYTES: usize = UPLOAD_BYTES / 4;
-/// Host memory that stored KV on its way to the device may hold.
-const LOAD_BYTES: usize = 256 << 20;
 
 static KEEPS_FREED: AtomicBool = AtomicBool::new(true);
 
@@ -90,17 +88,6 @@ struct State {
     landings: Vec<Landing>,
     compute: Stream,
     load: Stream,
-}
-
-/// Device memory that loads are copied to, before they are placed.
-#[derive(Debug)]
-struct Landing {
-    memory: u64,
-    bytes: usize,
-    /// Recorded on the compute stream behind the kernel that reads it.
-    read: Event,
-    /// Recorded on the load stream behind the copy.
-    filled: Event,
 }
 
 impl Session {
@@ -267,26 +254,6 @@ impl Session {
         Ok(out)
     }
 
-    /// Copies `parts` to the device, beside what is computed, and queues what `place` says, which is given where they lie. It is called under the
-    /// session's lock: it must not use the session.
-    pub(super) fn load(&self, parts: [&[u8]; 2], place: impl FnOnce([u64; 2]) -> Vec<Launch>) -> Result<()> {
-        // Each part begins where any element may.
-        let second = parts[0].len().next_multiple_of(256);
-        let bytes = second + parts[1].len();
-        let mut slot = self.enter()?.loads.take(bytes)?;
-        // Without the lock: the compute stream is given work meanwhile.
-        let (first, rest) = slot.memory.as_mut_slice()[..bytes].split_at_mut(second);
-        copy_at_once(&mut first[..parts[0].len()], parts[0]);
-        copy_at_once(rest, parts[1]);
-        let mut state = self.enter()?;
-        let state = &mut *state;
-        let landing = state.landing(bytes)?;
-        let launches = place([landing.memory, landing.memory + second as u64]);
-        let queued = state.queue_load(&landing, slot, bytes, &launches);
-        state.landings.push(landing);
-        queued
-    }
-
     /// Host memory that is copied to and from directly, for as long as it is held on this thread.
     pub(super) fn pinned(&self, bytes: usize) -> Result<Pinned> {
         let _state = self.enter()?;
@@ -338,7 +305,7 @@ impl State {
     unsafe fn write(&mut self, to: u64, bytes: &[u8]) -> Result<()> {
         for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             let mut slot = self.uploads.take(piece.len())?;
-            copy_at_once(&mut slot.memory.as_mut_slice()[..piece.len()], piece);
+            copy_at_once(vec![(&mut slot.memory.as_mut_slice()[..piece.len()], piece)]);
             let to = to + (index * PIECE_BYTES) as u64;
             // SAFETY: the slot is not touched before its event is done; there are as many bytes.
             unsafe { self.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
@@ -364,40 +331,6 @@ impl State {
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::place).collect();
         // SAFETY: `launch` makes every launch, with the kernel's parameters in order; buffers are as large as shapes say.
         unsafe { self.compute.launch(function, shape.grid, shape.block, shape.shared, &mut pointers) }
-    }
-
-    /// Queues a copy to `landing` and what is launched on it.
-    fn queue_load(&mut self, landing: &Landing, slot: Slot, bytes: usize, launches: &[Launch]) -> Result<()> {
-        self.load.wait_for(&landing.read)?;
-        // SAFETY: the slot is not touched before its event is done; the landing has as many bytes, and whoever read it last is done.
-        unsafe { self.load.copy_in(landing.memory, slot.memory.as_ptr(), bytes) }?;
-        self.queued.copies += 1;
-        landing.filled.record(&self.load)?;
-        self.loads.give_back(slot, &self.load)?;
-        self.compute.wait_for(&landing.filled)?;
-        launches.iter().try_for_each(|launch| self.launch(launch))?;
-        landing.read.record(&self.compute)
-    }
-
-    /// Device memory for a load: of one whose reader is done, or new.
-    fn landing(&mut self, bytes: usize) -> Result<Landing> {
-        for index in 0..self.landings.len() {
-            if self.landings[index].bytes >= bytes && self.landings[index].read.is_done()? {
-                return Ok(self.landings.remove(index));
-            }
-        }
-        let held: usize = self.landings.iter().map(|landing| landing.bytes).sum();
-        if held + bytes > LOAD_BYTES && !self.landings.is_empty() {
-            let oldest = self.landings.remove(0);
-            oldest.read.wait()?;
-            if oldest.bytes >= bytes {
-                return Ok(oldest);
-            }
-            // SAFETY: whoever read it is done.
-            unsafe { driver::free(oldest.memory) };
-        }
-        let bytes = size_class(bytes);
-        Ok(Landing { memory: self.take_new(bytes)?, bytes, read: Event::new()?, filled: Event::new()? })
     }
 
     /// New device memory, for which that of graphs and what is free in other sizes gives way.
@@ -451,17 +384,6 @@ impl Argument {
             Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
             Self::Map(map) => std::ptr::from_ref::<TensorMap>(map).cast_mut().cast(),
         }
-    }
-}
-
-/// Copies with several threads: one copies some 10 GB/s, a link to a GPU carries 50 and more.
-fn copy_at_once(to: &mut [u8], from: &[u8]) {
-    /// What one thread copies faster alone than with others.
-    const PIECE: usize = 128 << 10;
-    if from.len() <= PIECE {
-        to.copy_from_slice(from);
-    } else {
-        to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE)).for_each(|(to, from)| to.copy_from_slice(from));
     }
 }
 

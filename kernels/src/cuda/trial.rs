@@ -279,14 +279,16 @@ impl TryOut<'_> {
         let of = |tile_rows| Tables::upload(self.session, HostTables::of(slice::from_ref(&group), tile_rows));
         let (small, large) = (of(tile_rows(element, heads))?, of(wide_tile_rows(heads))?.of_hopper(true));
         let context = |tables: &Tables| tables.context((k.pointer(), v.pointer()), pool_lines as u32, None, window);
-        let wanted =
-            self.result(&before, |out| small.launches(element, ((out, Element::F32), q.pointer()), None, context(&small), heads))?;
+        let wanted = self.result(&before, |out| {
+            small.launches(element, ((out, Element::F32), q.pointer()), None, context(&small), heads)
+        })?;
         let segments = (slots as u32).div_ceil(SEGMENT);
         let partial = self.session.allocate(large.partial_bytes(segments, heads))?;
         for split in [None, Some((partial.pointer(), segments))] {
             let mut name = String::new();
             let got = self.result(&before, |out| {
-                let launches = large.launches(element, ((out, Element::F32), q.pointer()), split, context(&large), heads)?;
+                let launches =
+                    large.launches(element, ((out, Element::F32), q.pointer()), split, context(&large), heads)?;
                 name.clone_from(&launches[0].name);
                 Ok(launches)
             })?;

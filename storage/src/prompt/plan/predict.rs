@@ -10,6 +10,8 @@
 //! controller's T_recompute and T_load, taken together instead of compared). Where what is not stored passes some layers first, so that
 //! the choice sees what it looks at, that comes before all else.
 
+use std::sync::LazyLock;
+
 use super::{Choosing, LOOKING_TOKENS};
 use crate::cost::{CostModel, Prediction};
 use crate::tier::Tier;
@@ -20,9 +22,9 @@ pub const BEGUN_TOGETHER: usize = 8;
 /// Entries that are read from the disk at the same time.
 pub const DISK_LANES: usize = 4;
 
-/// Entries, by tier and bytes, in the lanes in which they are read at the same time: their indices, ascending in each. Host memory
-/// is not waited for, and what object storage has is begun together, so that each has one lane; an entry of the disk goes to the lane
-/// that has least to read, the largest first.
+/// Entries, by tier and bytes, in the lanes in which they are read at the same time: their indices, ascending in each. What
+/// object storage has is begun together, so that it has one lane; an entry of the disk, or of host memory where there are many cores, goes to the
+/// lane that has least to read, the largest first.
 pub fn lanes(entries: &[(Tier, u64)]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(entries[*index].1));
@@ -45,8 +47,19 @@ pub fn lanes(entries: &[(Tier, u64)]) -> Vec<Vec<usize>> {
 
 /// Lanes that a tier has at the most.
 fn lanes_of(tier: Tier) -> usize {
-    if tier == Tier::Disk { DISK_LANES } else { 1 }
+    match tier {
+        Tier::Disk => DISK_LANES,
+        Tier::Host => *HOST_LANES,
+        _ => 1,
+    }
 }
+
+/// Entries of host memory that are verified at the same time: one thread verifies some 4 GB/s, and a link to a GPU carries more than ten
+/// times as much. A processor that computes has no threads to spare for it.
+static HOST_LANES: LazyLock<usize> = LazyLock::new(|| {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 4).clamp(1, 4)
+});
 
 /// One segment as the prefill sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
