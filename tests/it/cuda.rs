@@ -280,7 +280,7 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
     }
     let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
     let steps: Vec<_> = report["steps"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect();
-    assert_eq!(steps, ["gpu", "kernels", "tiers-tiny", "model-tiny", "model-tiny-q8", "ttft-tiny-256"]);
+    assert_eq!(steps, ["gpu", "kernels", "model-tiny", "model-tiny-q8", "ttft-tiny-256", "tiers-tiny"]);
 
     let failed = check("gpu").env("CUDA_STANDIN_DEVICES", "0").output().unwrap();
     let text = std::fs::read_to_string(out.join("report.md")).unwrap();
