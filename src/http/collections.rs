@@ -77,7 +77,7 @@ pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Pa
     let name = path.into_inner();
     let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
     let removed = state
-        .run(&request, Work::Change, async move { library.delete_collection(&collection, asks.as_deref()).await })
+        .run(&request, Work::Remove, async move { library.delete_collection(&collection, asks.as_deref()).await })
         .await??;
     Ok(HttpResponse::Ok().json(deleted(&name, removed)))
 }
@@ -170,7 +170,7 @@ pub async fn delete_document(
     let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
     let document = id.clone();
     let removing = async move { library.delete_document(&collection, &document, asks.as_deref()).await };
-    let removed = state.run(&request, Work::Change, removing).await??;
+    let removed = state.run(&request, Work::Remove, removing).await??;
     Ok(HttpResponse::Ok().json(deleted(&id, removed)))
 }
 

@@ -28,6 +28,6 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming:
             None => library.delete_collection(&collection, None).await,
         }
     };
-    let removed = state.run(&request, Work::Change, removing).await??;
+    let removed = state.run(&request, Work::Remove, removing).await??;
     Ok(HttpResponse::Ok().json(InvalidatedText { removed, dry_run }))
 }

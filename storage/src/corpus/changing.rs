@@ -1,0 +1,143 @@
+//! Collections that come and go. One change at a time of a name, and who means another collection does not wait: making a table writes an
+//! index and waits for the disk, and removing one waits for who reads it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use super::disk::{io_failed, sync_names};
+use super::ingest::Going;
+use super::naming::{Stage, tenant_of};
+use super::table::{self, Collection};
+use super::{Corpus, Departures, Inner, MOST_COLLECTIONS, MOST_OF_TENANT, blocking};
+use crate::lock::{NamedLocks, locked};
+use crate::{Error, ErrorKind, Result};
+
+/// Who changes which names.
+#[derive(Default)]
+pub(super) struct Changing {
+    /// One change at a time of a name.
+    names: NamedLocks,
+    /// Names whose tables are being made: they count as if they were there.
+    made: Mutex<BTreeSet<String>>,
+}
+
+/// A place among the collections, until its table is there or was not made.
+pub(super) struct Making<'a>(&'a Changing, String);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.made).remove(&self.1);
+    }
+}
+
+impl Changing {
+    /// Takes a place for a collection that is not among `there`.
+    ///
+    /// # Errors
+    /// `InvalidInput` where there are as many as there may be.
+    pub fn make<'a>(&'a self, name: &str, there: impl Iterator<Item = &'a String> + Clone) -> Result<Making<'a>> {
+        let mut made = locked(&self.made);
+        let all = there.filter(|other| !made.contains(*other)).chain(&*made);
+        let of_tenant = all.clone().filter(|other| tenant_of(other) == tenant_of(name)).count();
+        if of_tenant >= MOST_OF_TENANT || all.count() >= MOST_COLLECTIONS {
+            let message = format!(
+                "{MOST_OF_TENANT} collections of a tenant, and {MOST_COLLECTIONS} in all, are the most there may be: delete some, or put \
+                 the documents into one that is there"
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        made.insert(name.to_owned());
+        Ok(Making(self, name.to_owned()))
+    }
+}
+
+impl Corpus {
+    /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first.
+    pub async fn delete_collection(&self, collection: &str, departures: &dyn Departures) -> Result<usize> {
+        let _turn = self.inner.changing.names.lock(collection).await;
+        loop {
+            let table = self.find(collection).await?;
+            let Some(writer) = table.write().await else { continue };
+            self.announce(&table, None, departures).await?;
+            self.forget_superseded(&table)?;
+            let removed = writer.drop_table(&self.inner.db).await?;
+            // Still in the turn to write: whoever waits for it finds nothing, and does not find this table again.
+            self.inner.collections.lock().await.remove(collection);
+            drop(writer);
+            let folder = self.inner.folder.clone();
+            let synced = blocking("dropping a collection", move || {
+                sync_names(&folder).map_err(|error| io_failed("drop a collection for good", error))
+            });
+            return synced.await.map(|()| removed);
+        }
+    }
+
+    /// `None` where a new one is not wanted any more, which is asked while nobody can remove it.
+    pub(super) async fn find_or_create(
+        &self,
+        name: &str,
+        asked: &(dyn Fn() -> Result<Going> + Send + Sync),
+    ) -> Result<Option<Arc<Collection>>> {
+        if let Some(table) = self.served(name).await {
+            return Ok(Some(table));
+        }
+        let Inner { db, folder, encoder, changing, collections, .. } = &*self.inner;
+        let _turn = changing.names.lock(name).await;
+        if let Some(table) = self.served(name).await {
+            return Ok(Some(table));
+        }
+        if asked()? == Going::Enough {
+            return Ok(None);
+        }
+        let _place = {
+            let there = collections.lock().await;
+            changing.make(name, there.keys())?
+        };
+        if table::path_of(folder, name, Stage::Serving).exists() {
+            let message =
+                format!("the files of a collection `{name}` that was deleted are still read; try again in a moment");
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        self.inner.options.env.fail_point("corpus.create")?;
+        let table = Arc::new(Collection::create(db, folder, (name, Stage::Serving), encoder.clone()).await?);
+        collections.lock().await.insert(name.to_owned(), Arc::clone(&table));
+        Ok(Some(table))
+    }
+
+    /// One that was dropped is none, also where whoever dropped it was cut off there.
+    pub(super) async fn served(&self, name: &str) -> Option<Arc<Collection>> {
+        self.inner.collections.lock().await.get(name).filter(|table| !table.is_gone()).cloned()
+    }
+
+    /// Rewrites the files of a collection without what was deleted from it, or replaced: on return no file has it. Nothing is done where
+    /// there is no such collection. Whoever reads goes on; who writes into it waits.
+    ///
+    /// # Errors
+    /// As the disk says; then some is left.
+    pub async fn vacuum(&self, collection: &str) -> Result<()> {
+        loop {
+            let Some(table) = self.served(collection).await else { return Ok(()) };
+            // Another table may have taken its place meanwhile.
+            let Some(writer) = table.write().await else { continue };
+            self.inner.options.env.fail_point("corpus.vacuum")?;
+            return writer.vacuum().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_are_being_made_count_too() {
+        let (changing, there) = (Changing::default(), Vec::from_iter((2..MOST_OF_TENANT).map(|n| format!("t/{n}"))));
+        let first = changing.make("t/0", there.iter()).unwrap();
+        let second = changing.make("t/1", there.iter()).unwrap();
+        assert!(changing.make("t/more", there.iter()).is_err());
+        changing.make("other/more", there.iter()).unwrap();
+        drop(second);
+        drop(changing.make("t/more", there.iter()).unwrap());
+        drop(first);
+    }
+}
