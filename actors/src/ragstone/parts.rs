@@ -111,6 +111,7 @@ impl Parts {
         });
         pipeline.restore_what_is_lost();
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+        library.start_vacuum(pipeline.settings.vacuum_within(), &runtime);
         let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());

@@ -45,7 +45,7 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
         let person_page = format!("{chair} plays harp. {chair} keeps 12 doves.");
         [document(company, company_page), document(chair, person_page)]
     });
-    ragstone.library().upsert("world", pages.collect(), None, || true).await.unwrap();
+    ragstone.library().upsert("world", pages.collect(), (None, Caller::default()), || true).await.unwrap();
     ragstone
 }
 
