@@ -86,7 +86,7 @@ impl Parts {
         let jobs = Jobs::new(runtime.clone());
         let collector = Collector::new(&settings, object.as_ref(), env.clone());
         collector.into_iter().for_each(|collector| collector.start(jobs.clone(), &runtime));
-        let status = model_status(model_id, &model, &loaded.fingerprint);
+        let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
@@ -180,12 +180,13 @@ fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, r
     Runner { fusor, prefiller, store: store.clone() }
 }
 
-fn model_status(id: String, model: &LanguageModel, fingerprint: &Fingerprint) -> ModelStatus {
+fn model_status(id: String, model: &LanguageModel, (fingerprint, weights): (&Fingerprint, &str)) -> ModelStatus {
     ModelStatus {
         id,
         architecture: model.config().architecture.class_name().to_owned(),
         context: model.config().max_positions,
         fingerprint: fingerprint.to_string(),
+        weights: weights.to_owned(),
         weight_bytes: model.size_in_bytes(),
         kv_bytes_per_token: model.kv_layout().token_bytes(),
     }

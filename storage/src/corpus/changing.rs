@@ -120,7 +120,7 @@ impl Corpus {
             // Another table may have taken its place meanwhile.
             let Some(writer) = table.write().await else { continue };
             self.inner.options.env.fail_point("corpus.vacuum")?;
-            return writer.vacuum().await;
+            return writer.vacuum(self.inner.options.vector_index_rows).await;
         }
     }
 }

@@ -159,7 +159,9 @@ impl Corpus {
     /// The passages of a document, with their token ids.
     async fn cut(&self, collection: &str, change: Change) -> Result<(Change, Vec<Passage>)> {
         let (encoder, length, collection) = (self.encoder().clone(), self.passage_length(), collection.to_owned());
+        let env = self.inner.options.env.clone();
         super::blocking("cutting a document", move || {
+            env.fail_point("corpus.cut")?;
             let Document { title, text, source, metadata, elements, .. } = &change.document;
             let title_tokens = if title.is_empty() { 0 } else { encoder.count_tokens(title) };
             // The title is embedded with every passage. A long one must not crowd out the text.

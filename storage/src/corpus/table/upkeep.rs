@@ -85,7 +85,7 @@ impl Writer<'_> {
 
     /// Rewrites what holds deleted or replaced text, metadata or vectors without them: on return, no file has them. Takes as long as
     /// indexing the collection does.
-    pub async fn vacuum(&self) -> Result<()> {
+    pub async fn vacuum(&self, vector_index_rows: usize) -> Result<()> {
         let Collection { table, .. } = self.collection;
         let options = CompactionOptions {
             target_rows_per_fragment: FRAGMENT_ROWS,
@@ -96,8 +96,16 @@ impl Writer<'_> {
         table.optimize(action).await.map_err(self.collection.failed("compact"))?;
         // Made anew: rows of a data file that went as a whole are in no compaction, and their words would stay.
         self.collection.create_text_index().await?;
-        if self.collection.has_vector_index().await? {
-            self.collection.create_vector_index().await?;
+        let rows = self.collection.rows().await?;
+        let indexes = table.list_indices().await.map_err(self.collection.failed("look at the indexes of"))?;
+        for index in indexes.iter().filter(|index| index.columns == ["vector"]) {
+            if rows >= vector_index_rows {
+                self.collection.create_vector_index().await?;
+                continue;
+            }
+            // So few that all are compared again.
+            table.drop_index(&index.name).await.map_err(self.collection.failed("drop an index of"))?;
+            *locked(&self.collection.vectors_indexed) = Some(false);
         }
         self.sync().await?;
         self.prune().await?;
