@@ -178,8 +178,8 @@ async fn a_key_that_is_revoked_while_an_answer_streams_reads_no_further() {
     let owner = folder.token();
     let key = new_key(&service, &owner, json!({ "name": "reader", "role": "read", "tenant": "acme" })).await;
     let asked = json!({
-        "messages": [{ "role": "user", "content": "Tell me of boats." }], "stream": true, "max_tokens": 400,
-        "temperature": 0, "ragstone": { "ignore_eos": true },
+        "messages": [{ "role": "user", "content": "Tell me of boats." }], "stream": true, "max_tokens": 300,
+        "temperature": 0, "ignore_eos": true,
     });
     let client = reqwest::Client::new();
     let request = client.post(service.url("/v1/chat/completions")).bearer_auth(&key).json(&asked);
