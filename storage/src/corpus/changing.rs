@@ -18,15 +18,15 @@ pub(super) struct Changing {
     /// One change at a time of a name.
     names: NamedLocks,
     /// Names whose tables are being made: they count as if they were there.
-    made: Mutex<BTreeSet<String>>,
+    made: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// A place among the collections, until its table is there or was not made.
-pub(super) struct Making<'a>(&'a Changing, String);
+pub(super) struct Making(Arc<Mutex<BTreeSet<String>>>, String);
 
-impl Drop for Making<'_> {
+impl Drop for Making {
     fn drop(&mut self) {
-        locked(&self.0.made).remove(&self.1);
+        locked(&self.0).remove(&self.1);
     }
 }
 
@@ -35,7 +35,7 @@ impl Changing {
     ///
     /// # Errors
     /// `InvalidInput` where there are as many as there may be.
-    pub fn make<'a>(&'a self, name: &str, there: impl Iterator<Item = &'a String> + Clone) -> Result<Making<'a>> {
+    pub fn make<'a>(&self, name: &str, there: impl Iterator<Item = &'a String> + Clone) -> Result<Making> {
         let mut made = locked(&self.made);
         let all = there.filter(|other| !made.contains(*other)).chain(&*made);
         let of_tenant = all.clone().filter(|other| tenant_of(other) == tenant_of(name)).count();
@@ -47,12 +47,14 @@ impl Changing {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         made.insert(name.to_owned());
-        Ok(Making(self, name.to_owned()))
+        drop(made);
+        Ok(Making(self.made.clone(), name.to_owned()))
     }
 }
 
 impl Corpus {
-    /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first.
+    /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first. To be awaited to
+    /// its end: LanceDB removes files one after the other.
     pub async fn delete_collection(&self, collection: &str, departures: &dyn Departures) -> Result<usize> {
         let _turn = self.inner.changing.names.lock(collection).await;
         loop {
@@ -81,15 +83,15 @@ impl Corpus {
         if let Some(table) = self.served(name).await {
             return Ok(Some(table));
         }
-        let Inner { db, folder, encoder, changing, collections, .. } = &*self.inner;
-        let _turn = changing.names.lock(name).await;
+        let Inner { folder, changing, collections, .. } = &*self.inner;
+        let turn = changing.names.lock(name).await;
         if let Some(table) = self.served(name).await {
             return Ok(Some(table));
         }
         if asked()? == Going::Enough {
             return Ok(None);
         }
-        let _place = {
+        let place = {
             let there = collections.lock().await;
             changing.make(name, there.keys())?
         };
@@ -98,10 +100,19 @@ impl Corpus {
                 format!("the files of a collection `{name}` that was deleted are still read; try again in a moment");
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        self.inner.options.env.fail_point("corpus.create")?;
-        let table = Arc::new(Collection::create(db, folder, (name, Stage::Serving), encoder.clone()).await?);
-        collections.lock().await.insert(name.to_owned(), Arc::clone(&table));
-        Ok(Some(table))
+        let (corpus, name) = (self.clone(), name.to_owned());
+        // It goes on if its caller leaves: files without their index would be in everybody's way.
+        let made = tokio::spawn(async move {
+            let _held = (turn, place);
+            let Inner { db, folder, encoder, collections, options, .. } = &*corpus.inner;
+            options.env.fail_point("corpus.create")?;
+            let table = Collection::create(db, folder, (&name, Stage::Serving), encoder.clone()).await.map(Arc::new)?;
+            collections.lock().await.insert(name, Arc::clone(&table));
+            Ok(Some(table))
+        });
+        made.await.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, "making a collection broke off").with_source(error))
+        })
     }
 
     /// One that was dropped is none, also where whoever dropped it was cut off there.
