@@ -159,7 +159,11 @@ impl Access {
 ///
 /// # Errors
 /// `NotFound`, and nothing is created, where the data folder is missing or empty.
-pub async fn with<T>(config: &Config, command: impl Into<Command<'_>>, work: impl AsyncFn(&Client) -> Result<T>) -> Result<T> {
+pub async fn with<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFn(&Client) -> Result<T>,
+) -> Result<T> {
     let command = command.into();
     loop {
         let has_ended = Cell::new(false);
@@ -176,12 +180,20 @@ pub async fn with<T>(config: &Config, command: impl Into<Command<'_>>, work: imp
 }
 
 /// As [`with`], for work that cannot be done again, as it has been seen in part.
-pub async fn with_once<T>(config: &Config, command: impl Into<Command<'_>>, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+pub async fn with_once<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<T> {
     once(config, (command.into(), Needs::Data), work).await
 }
 
 /// As [`with_once`]; the data folder is created where it is missing.
-pub async fn creating<T>(config: &Config, command: impl Into<Command<'_>>, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+pub async fn creating<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<T> {
     once(config, (command.into(), Needs::Nothing), work).await
 }
 
@@ -211,7 +223,11 @@ pub async fn creating_job<T>(
 
 /// As [`creating`], for a command that goes on for long: while it has the folder open itself, other commands of the same user reach
 /// the store through it.
-pub async fn sharing<T>(config: &Config, command: impl Into<Command<'_>>, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+pub async fn sharing<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<T> {
     run(config, (command.into(), Needs::Long), work, Interrupted::default()).await
 }
 

@@ -44,15 +44,8 @@ pub enum JobKind {
 }
 
 impl JobKind {
-    const ALL: [Self; 7] = [
-        Self::Ingest,
-        Self::WarmUp,
-        Self::Change,
-        Self::Collection,
-        Self::Calibration,
-        Self::Renewal,
-        Self::Vacuum,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Ingest, Self::WarmUp, Self::Change, Self::Collection, Self::Calibration, Self::Renewal, Self::Vacuum];
 
     /// For logs, metrics and errors.
     pub fn name(self) -> &'static str {

@@ -138,7 +138,8 @@ impl Library {
     /// Over an open corpus and store.
     pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, jobs: Jobs) -> Self {
         let ingests = Ingests::new(catalog.clone());
-        let (left_over, pieces, vacuuming) = (Mutex::default(), Pieces::new(store.env()), tokio::sync::Mutex::default());
+        let (left_over, pieces, vacuuming) =
+            (Mutex::default(), Pieces::new(store.env()), tokio::sync::Mutex::default());
         Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over, pieces, vacuuming }))
     }
 

@@ -17,7 +17,9 @@ use super::cache::{
     WarmUpEvent, Watched,
 };
 use super::chat::{ChatChunk, ChatCompletion, ChatRequest, CompletionRequest, TextChunk, TextCompletion};
-use super::collections::{DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument};
+use super::collections::{
+    DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
+};
 use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::events::ServiceEvent;
 use super::keys::{AddKey, AddedKey, Key, RevokedKey};

@@ -371,7 +371,10 @@ mod tests {
         let slow = [FailMode::Off, FailMode::Delay(Duration::ZERO), FailMode::Line(Duration::ZERO)];
         assert!(slow.into_iter().all(|mode| is_known(false, mode)), "what measurements simulate");
         let broken = [FailMode::Error(ErrorKind::Full), FailMode::Hang, FailMode::Panic, FailMode::Kill];
-        assert!(!broken.into_iter().any(|mode| is_known(false, mode)) && broken.into_iter().all(|mode| is_known(true, mode)));
+        assert!(
+            !broken.into_iter().any(|mode| is_known(false, mode))
+                && broken.into_iter().all(|mode| is_known(true, mode))
+        );
         assert_eq!(HAS_FAILPOINTS, cfg!(debug_assertions));
     }
 

@@ -38,9 +38,8 @@ async fn slow_uploads_of_one_tenant_keep_nobody_from_deleting_and_the_service_fr
     let settings = ["--keys", "required", "--set", "calibrate_when_idle=false"];
     let service = folder.serve_with(&settings, &[(FAILPOINTS, "corpus.embed=hang@4")]).await;
     let owner = folder.token();
-    let key = async |name: &str| {
-        new_key(&service, &owner, json!({ "name": name, "role": "write", "tenant": name })).await
-    };
+    let key =
+        async |name: &str| new_key(&service, &owner, json!({ "name": name, "role": "write", "tenant": name })).await;
     let (slow, other) = (key("slow").await, key("other").await);
     let at = "/v1/collections/notes/documents";
     for (key, id) in [(&slow, "own"), (&other, "first"), (&other, "second")] {
@@ -49,8 +48,10 @@ async fn slow_uploads_of_one_tenant_keep_nobody_from_deleting_and_the_service_fr
     }
     let uploads: Vec<_> = (0..6)
         .map(|number| {
-            let (client, url) = (reqwest::Client::new(), service.url(&format!("/v1/collections/notes/files/{number}.txt")));
-            let put = client.put(url).bearer_auth(&slow).body(format!("The heron number {number} stands. ").repeat(500));
+            let (client, url) =
+                (reqwest::Client::new(), service.url(&format!("/v1/collections/notes/files/{number}.txt")));
+            let put =
+                client.put(url).bearer_auth(&slow).body(format!("The heron number {number} stands. ").repeat(500));
             tokio::spawn(async move { put.send().await.map(|response| response.status()) })
         })
         .collect();
@@ -124,9 +125,8 @@ async fn what_a_bucket_keeps_of_one_tenant_is_no_others_error() {
     let dead = "object.list=error:unavailable;object.delete=error:unavailable;object.get_header=error:unavailable";
     let service = folder.serve_with(&with_keys, &[(FAILPOINTS, dead)]).await;
     let owner = folder.token();
-    let key = async |name: &str| {
-        new_key(&service, &owner, json!({ "name": name, "role": "write", "tenant": name })).await
-    };
+    let key =
+        async |name: &str| new_key(&service, &owner, json!({ "name": name, "role": "write", "tenant": name })).await;
     let (acme, other) = (key("acme").await, key("other").await);
     let path = format!("/v1/collections/boats/documents/{id}");
     let (status, told) = send(&service, Method::DELETE, &path, As::Key(&acme), &Value::Null).await;

@@ -46,7 +46,9 @@ async fn add(service: &Service, id: &str, text: &str, note: &str) {
 async fn deleted_text_is_in_no_byte_of_folder_and_bucket() {
     let (folder, bucket) = (Folder::new(), tempfile::tempdir().unwrap());
     let url = format!("object_url=file://{}", bucket.path().display());
-    let settings = |within: &str| ["--set".to_owned(), url.clone(), "--set".into(), "kv_admission=always".into(), "--set".into(), within.into()];
+    let settings = |within: &str| {
+        ["--set".to_owned(), url.clone(), "--set".into(), "kv_admission=always".into(), "--set".into(), within.into()]
+    };
     let serve = async |within: &str| {
         let settings = settings(within);
         folder.serve(&settings.iter().map(String::as_str).collect::<Vec<_>>()).await
@@ -58,10 +60,7 @@ async fn deleted_text_is_in_no_byte_of_folder_and_bucket() {
     assert_eq!(cited(&service, "world", "Who keeps the lantern of Orvik?", "").await.len(), 2);
     settle(&service).await;
     let entries = list(&folder, &["--collection", "world", "--document", "lantern"]);
-    let keys: Vec<Vec<u8>> = entries
-        .iter()
-        .filter_map(|entry| hex_bytes(entry["key"].as_str()?))
-        .collect();
+    let keys: Vec<Vec<u8>> = entries.iter().filter_map(|entry| hex_bytes(entry["key"].as_str()?)).collect();
     assert!(!keys.is_empty());
     let (data, far) = (folder.data(), bucket.path().to_owned());
     let everywhere = [data.as_path(), far.as_path()];

@@ -1,7 +1,7 @@
 //! Collections that come and go. One change at a time of a name, and who means another collection does not wait: making a table writes an
 //! index and waits for the disk, and removing one waits for who reads it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use super::disk::{io_failed, sync_names};
@@ -35,11 +35,11 @@ impl Changing {
     ///
     /// # Errors
     /// `InvalidInput` where there are as many as there may be.
-    pub fn make<'a>(&self, name: &str, there: impl Iterator<Item = &'a String> + Clone) -> Result<Making> {
+    pub fn make(&self, name: &str, there: &BTreeMap<String, Arc<Collection>>) -> Result<Making> {
         let mut made = locked(&self.made);
-        let all = there.filter(|other| !made.contains(*other)).chain(&*made);
-        let of_tenant = all.clone().filter(|other| tenant_of(other) == tenant_of(name)).count();
-        if of_tenant >= MOST_OF_TENANT || all.count() >= MOST_COLLECTIONS {
+        let all = || there.keys().filter(|other| !made.contains(*other)).chain(&*made);
+        let of_tenant = all().filter(|other| tenant_of(other) == tenant_of(name)).count();
+        if of_tenant >= MOST_OF_TENANT || all().count() >= MOST_COLLECTIONS {
             let message = format!(
                 "{MOST_OF_TENANT} collections of a tenant, and {MOST_COLLECTIONS} in all, are the most there may be: delete some, or put \
                  the documents into one that is there"
@@ -47,7 +47,6 @@ impl Changing {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         made.insert(name.to_owned());
-        drop(made);
         Ok(Making(self.made.clone(), name.to_owned()))
     }
 }
@@ -93,7 +92,7 @@ impl Corpus {
         }
         let place = {
             let there = collections.lock().await;
-            changing.make(name, there.keys())?
+            changing.make(name, &there)?
         };
         if table::path_of(folder, name, Stage::Serving).exists() {
             let message =
@@ -142,13 +141,14 @@ mod tests {
 
     #[test]
     fn tables_that_are_being_made_count_too() {
-        let (changing, there) = (Changing::default(), Vec::from_iter((2..MOST_OF_TENANT).map(|n| format!("t/{n}"))));
-        let first = changing.make("t/0", there.iter()).unwrap();
-        let second = changing.make("t/1", there.iter()).unwrap();
-        assert!(changing.make("t/more", there.iter()).is_err());
-        changing.make("other/more", there.iter()).unwrap();
-        drop(second);
-        drop(changing.make("t/more", there.iter()).unwrap());
-        drop(first);
+        let (changing, there) = (Changing::default(), BTreeMap::new());
+        let mut made: Vec<Making> =
+            (0..MOST_OF_TENANT).map(|n| changing.make(&format!("t/{n}"), &there).unwrap()).collect();
+        assert!(changing.make("t/more", &there).is_err());
+        changing.make("other/more", &there).unwrap();
+        made.pop();
+        changing.make("t/more", &there).unwrap();
+        drop(made);
+        assert!(locked(&changing.made).is_empty());
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
+use super::Corpus;
 use super::ingest::{Going, UpsertProgress};
 use super::table::Collection;
-use super::Corpus;
 use crate::{Error, ErrorKind, Result};
 
 /// A piece of an upsert that takes processors. None holds anything that another upsert or removal waits for.

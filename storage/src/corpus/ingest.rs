@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::upserting::Upserting;
 use super::course::{Course, Destination, Piece};
 use super::schema::{self, Row};
-use self::upserting::Upserting;
 use super::stored::StoredVersion;
 use super::{Corpus, Departures, Document, Passage, PassageEncoder, check_name, chunk, document};
 use crate::{ErrorKind, Result};

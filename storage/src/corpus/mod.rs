@@ -45,8 +45,8 @@ use lancedb::{ObjectStoreRegistry, Session};
 use serde::{Deserialize, Serialize};
 
 use self::changing::Changing;
-use self::disk::{failed, io_failed};
 pub use self::course::{Course, Piece};
+use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes, ids, whole};
+use super::{
+    Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes, ids, whole,
+};
 use crate::Result;
 use crate::corpus::course::{Course, Destination, Piece};
 use crate::corpus::table::{Collection, Writer};
@@ -32,11 +34,7 @@ impl<'a> Upserting<'a> {
     }
 
     /// Writes what changed of `documents`. The collection held `stored` when it was looked at.
-    pub async fn ingest(
-        &mut self,
-        documents: Vec<Document>,
-        stored: &HashMap<String, StoredVersion>,
-    ) -> Result<Taken> {
+    pub async fn ingest(&mut self, documents: Vec<Document>, stored: &HashMap<String, StoredVersion>) -> Result<Taken> {
         let total = documents.len();
         let (changes, report) = changes(documents, stored, self.corpus.passage_length())?;
         let unchanged = report.documents_unchanged;

@@ -161,11 +161,15 @@ pub(super) fn has_deleted(db: &DB) -> Result<bool> {
         return Ok(true);
     }
     for family in [frames(db)?, entries(db)?, index(db)?] {
-        let named =
-            [c"rocksdb.num-deletes-active-mem-table", c"rocksdb.num-deletes-imm-mem-tables", c"rocksdb.live-blob-file-garbage-size"];
+        let named = [
+            c"rocksdb.num-deletes-active-mem-table",
+            c"rocksdb.num-deletes-imm-mem-tables",
+            c"rocksdb.live-blob-file-garbage-size",
+        ];
         for name in named {
             // What it does not tell may be anything.
-            let told = db.property_int_value_cf(family, name).map_err(|failed| error("count what is deleted", failed))?;
+            let told =
+                db.property_int_value_cf(family, name).map_err(|failed| error("count what is deleted", failed))?;
             if told != Some(0) {
                 return Ok(true);
             }

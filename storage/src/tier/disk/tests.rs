@@ -368,8 +368,10 @@ fn errors_say_what_to_do() {
 fn deleted_entries_leave_the_files() {
     let dir = TempDir::new().unwrap();
     let tier = open(&dir, 1 << 20);
-    let (kept, gone) = (entry_behind(None, &[0x5152_5354, 0x6162_6364]), entry_behind(None, &[0x7172_7374, 0x4142_4344]));
-    let pattern = |entry: &Entry| entry.header().tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>();
+    let (kept, gone) =
+        (entry_behind(None, &[0x5152_5354, 0x6162_6364]), entry_behind(None, &[0x7172_7374, 0x4142_4344]));
+    let pattern =
+        |entry: &Entry| entry.header().tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>();
     let is_in_files = |entry: &Entry| {
         let pattern = pattern(entry);
         std::fs::read_dir(dir.path().join("kv")).unwrap().any(|file| {
