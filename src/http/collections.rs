@@ -90,7 +90,7 @@ pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Pa
 
 /// Whether a deletion is to be waited for until no file has what it deletes: `?now=true`. That rewrites the files of everybody.
 fn wants_it_gone(request: &HttpRequest) -> Result<bool> {
-    let DeleteQuery { now } = web::Query::from_query(request.query_string())
+    let DeleteQuery { now } = web::Query::<DeleteQuery>::from_query(request.query_string())
         .map_err(|error| Error::invalid_input(format!("query: {error}; use ?now=true")))?
         .into_inner();
     if now && Visitor::of(request)?.bound().is_some() {

@@ -189,7 +189,7 @@ async fn a_key_that_is_revoked_while_an_answer_streams_reads_no_further() {
     let (status, _) = send(&service, Method::DELETE, "/v1/keys/reader", As::Owner(&owner), &Value::Null).await;
     assert_eq!(status, 200);
     while let Ok(Some(chunk)) = response.chunk().await {
-        told.push_str(&String::from_utf8(chunk.to_vec()).unwrap());
+        told.push_str(str::from_utf8(&chunk).unwrap());
     }
     assert!(told.contains("this API key was revoked") && !told.contains("[DONE]"), "{told}");
 }

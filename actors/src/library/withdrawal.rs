@@ -72,6 +72,7 @@ impl Library {
                 entries_removed: removed.entries,
                 copies_removed: removed.copies,
                 bytes_removed: removed.bytes,
+                pending: false,
             })
         })
         .await

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::super::tests::{close, question};
 use super::*;
+use crate::caller::Caller;
 use crate::deadline::deadline_after;
 use crate::folders::Folders;
 use crate::prompt::Task;
