@@ -169,6 +169,10 @@ impl Library {
             failed = failed.or(found(removed).err());
         }
         self.settle_left_over().await;
+        let store = self.0.store.clone();
+        if blocking(move || store.has_object_removals()).await? {
+            failed = failed.or(self.remove_objects_again().await.err());
+        }
         failed.map_or(Ok(()), Err)
     }
 

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures::StreamExt;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_storage::corpus::Document;
 use ragstone_storage::env::Env;
@@ -12,8 +11,8 @@ use tempfile::TempDir;
 
 use super::tests::{close, open, question};
 use crate::caller::Caller;
-use crate::prompt::{Context, PromptDate};
-use crate::question::{Input, Question, Reuse};
+use crate::prompt::PromptDate;
+use crate::question::{Context, Input, Question, Reuse};
 use crate::ragstone::Ragstone;
 use crate::status::Status;
 
