@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::tests::{close, open, question};
 use crate::caller::Caller;
+use crate::jobs::JobKind;
 use crate::prompt::PromptDate;
 use crate::question::{Context, Input, Question, Reuse};
 use crate::ragstone::Ragstone;
@@ -35,7 +36,8 @@ fn held(status: &Status) -> Vec<(&'static str, usize)> {
     let sequences = status.device.sequences;
     let workers = status.workers.iter().map(|worker| worker.in_flight).sum();
     let blocks = status.device.blocks - status.device.free_blocks - status.device.cached_blocks;
-    let jobs = status.jobs.iter().map(|of| of.jobs).sum();
+    // A calibration waits for the machine to be idle.
+    let jobs = status.jobs.iter().filter(|of| of.kind != JobKind::Calibration).map(|of| of.jobs).sum();
     let all = [
         ("places", status.admitted),
         ("sequences", sequences.waiting + sequences.loading + sequences.prefilling + sequences.decoding),

@@ -110,8 +110,7 @@ impl Parts {
             me: me.clone(),
         });
         pipeline.restore_what_is_lost();
-        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
-        library.start_vacuum(pipeline.settings.vacuum_within(), &runtime);
+        let library = library(&pipeline, &corpus, &catalog, &jobs);
         let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
@@ -144,6 +143,13 @@ impl Parts {
             processors,
         })
     }
+}
+
+/// The corpus with its KV, and the vacuum behind it.
+fn library(pipeline: &Pipeline, corpus: &Corpus, catalog: &Arc<Catalog>, jobs: &Jobs) -> Library {
+    let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+    library.start_vacuum(pipeline.settings.vacuum_within(), &pipeline.runtime);
+    library
 }
 
 /// `device_bytes` is what each device has for blocks; a block's bytes are those on all of them.
