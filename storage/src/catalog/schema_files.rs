@@ -1,4 +1,4 @@
-//! Schemas in files of their own, `DATA/schemas/HASH.json`, one each: a file that is removed is gone, while sled's log keeps what was
+//! Schemas in files of their own, `DATA/schemas/TENANT-ROW.json` of hashes, one each: a file that is removed is gone, while sled's log keeps what was
 //! removed from it for as long as it likes.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ impl SchemaFiles {
     }
 
     fn path_of(&self, row: &[u8]) -> PathBuf {
-        self.0.join(format!("{}{SUFFIX}", blake3::hash(row).to_hex()))
+        self.0.join(format!("{}{}{SUFFIX}", start_of(tenant_in(row)), blake3::hash(row).to_hex()))
     }
 
     /// The schema of a row; `None` where there is none.
@@ -41,11 +41,12 @@ impl SchemaFiles {
         }
     }
 
-    /// All of them, in no order. One that cannot be read is left out with a warning, and stays where it is.
+    /// Those of a tenant, or of all, in no order. One that cannot be read is left out with a warning, and stays where it is.
     ///
     /// # Errors
     /// As the disk says of the folder.
-    pub fn read_all(&self) -> Result<Vec<SchemaRecord>> {
+    pub fn read_all(&self, tenant: Option<&str>) -> Result<Vec<SchemaRecord>> {
+        let start = tenant.map(|tenant| start_of(tenant.as_bytes())).unwrap_or_default();
         let failed = |error| Error::io("read the schemas in", &self.0, error);
         let entries = match std::fs::read_dir(&self.0) {
             Err(error) if error.kind() == Io::NotFound => return Ok(Vec::new()),
@@ -53,8 +54,10 @@ impl SchemaFiles {
         };
         let mut all = Vec::new();
         for entry in entries {
-            let path = entry.map_err(failed)?.path();
-            if !path.to_string_lossy().ends_with(SUFFIX) {
+            let entry = entry.map_err(failed)?;
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            // Others' are not even opened.
+            if !name.ends_with(SUFFIX) || !name.starts_with(&start) {
                 continue;
             }
             let read = std::fs::read(&path).map_err(|error| Error::io("read the schema", &path, error));
@@ -109,6 +112,16 @@ impl SchemaFiles {
     fn sync(&self) -> std::io::Result<()> {
         File::open(&self.0)?.sync_all()
     }
+}
+
+/// The tenant of a row: what stands before its first zero.
+fn tenant_in(row: &[u8]) -> &[u8] {
+    row.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// What the names of a tenant's files begin with.
+fn start_of(tenant: &[u8]) -> String {
+    format!("{}-", &blake3::hash(tenant).to_hex()[..16])
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<SchemaRecord> {
