@@ -125,7 +125,7 @@ impl Library {
     }
 
     /// Removes what a bucket kept that did not answer.
-    async fn remove_objects_again(&self) -> Result<()> {
+    pub(super) async fn remove_objects_again(&self) -> Result<()> {
         let (store, models) = (self.0.store.clone(), self.fingerprints()?);
         blocking(move || store.invalidate(&[], &models).map(drop)).await
     }
