@@ -74,6 +74,21 @@ async def call(service, method, path, body, source="127.0.0.1"):
     return status, top.decode("latin-1"), rest
 
 
+async def call_with(service, method, path, body, key, headers=""):
+    """Status and text of one request with an API key, or none. A body of bytes is sent as it is, anything else as JSON."""
+    data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers += f"Authorization: Bearer {key}\r\n" if key else ""
+    reader, writer = await asyncio.open_connection(service.host, service.port)
+    try:
+        writer.write(head(method, path, len(data), f"Connection: close\r\n{headers}") + data)
+        await writer.drain()
+        answer = await reader.read()
+    finally:
+        writer.close()
+    top, _, rest = answer.partition(b"\r\n\r\n")
+    return (int(top.split(b" ", 2)[1]) if top.startswith(b"HTTP/") else 0), rest
+
+
 class Honest:
     def __init__(self, service):
         self.service, self.times, self.shed, self.missing, self.asked, self.ttfts = service, [], 0, [], 0, []

@@ -1,10 +1,11 @@
 //! How a command reaches the store: through the running service of its data folder, or, where none runs, by opening the
 //! folder itself for as long as the command takes.
 
+mod model;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +15,6 @@ use ragstone_storage::env::Stopwatch;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::api::cache::WholeStatus;
 use crate::api::models::Ready;
 use crate::client::Client;
 use crate::config::Config;
@@ -37,6 +37,26 @@ pub enum Access {
     Remote(Client),
     /// A service of this process's own, which only it may use.
     Local { client: Client, service: Box<Service> },
+}
+
+/// A command, as messages name it.
+#[derive(Debug, Clone, Copy)]
+pub struct Command<'a> {
+    name: &'a str,
+    /// Its user hears what the language model says, or what is computed for it: it has to be the one that he means. To all others it is
+    /// the same which one a running service has.
+    asks_the_model: bool,
+}
+
+impl<'a> From<&'a str> for Command<'a> {
+    fn from(name: &'a str) -> Self {
+        Self { name, asks_the_model: false }
+    }
+}
+
+/// A command that wants something of the language model.
+pub fn asking(name: &str) -> Command<'_> {
+    Command { name, asks_the_model: true }
 }
 
 /// What a command needs of its data folder.
@@ -66,7 +86,7 @@ impl Needs {
 
 impl Access {
     /// Finds the way for `command`.
-    async fn open(config: &Config, command: &str, needs: Needs) -> Result<Self> {
+    async fn open(config: &Config, command: Command<'_>, needs: Needs) -> Result<Self> {
         let path = config.data()?;
         let folder = match needs {
             Needs::Data | Needs::DataForAJob => DataFolder::existing(&path)?,
@@ -76,13 +96,13 @@ impl Access {
         let waiting = Progress::new("waiting for the data folder, which another command has open", Unit::Nothing);
         let mut refused = None;
         loop {
-            if let Some(held) = folder.try_hold(command)? {
+            if let Some(held) = folder.try_hold(command.name)? {
                 return Self::local(config, held, needs.audience()).await;
             }
             if let Some(record) = folder.service_record() {
                 let client = Client::of(&record)?;
                 if client.is_process(record.pid).await {
-                    match answers(config, &client, record.pid).await {
+                    match answers(config, command, &client, &record).await {
                         Ok(()) => return Ok(Self::Remote(client)),
                         // A command that ends soon leaves the folder to this one, with its own settings.
                         Err(error) if record.passes => refused = Some(error),
@@ -139,7 +159,12 @@ impl Access {
 ///
 /// # Errors
 /// `NotFound`, and nothing is created, where the data folder is missing or empty.
-pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFn(&Client) -> Result<T>) -> Result<T> {
+pub async fn with<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFn(&Client) -> Result<T>,
+) -> Result<T> {
+    let command = command.into();
     loop {
         let has_ended = Cell::new(false);
         let once = async |client: &Client| {
@@ -155,17 +180,25 @@ pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFn(&Client)
 }
 
 /// As [`with`], for work that cannot be done again, as it has been seen in part.
-pub async fn with_once<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    once(config, (command, Needs::Data), work).await
+pub async fn with_once<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<T> {
+    once(config, (command.into(), Needs::Data), work).await
 }
 
 /// As [`with_once`]; the data folder is created where it is missing.
-pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    once(config, (command, Needs::Nothing), work).await
+pub async fn creating<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<T> {
+    once(config, (command.into(), Needs::Nothing), work).await
 }
 
 /// Where a command had the folder open and ends, its user is told so: the service that answered is nothing that he knows of.
-async fn once<T>(config: &Config, by: (&str, Needs), work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+async fn once<T>(config: &Config, by: (Command<'_>, Needs), work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
     let work = async |client: &Client| match work(client).await {
         Err(error) if client.is_ending().await => {
             let message =
@@ -181,28 +214,32 @@ async fn once<T>(config: &Config, by: (&str, Needs), work: impl AsyncFnOnce(&Cli
 /// and what it tells then is heard; `told` says what became of it. It hears whether a service goes on.
 pub async fn creating_job<T>(
     config: &Config,
-    command: &str,
+    command: impl Into<Command<'_>>,
     work: impl AsyncFnOnce(&Client) -> Result<T>,
     told: &dyn Fn(bool) -> Option<String>,
 ) -> Result<T> {
-    run(config, (command, Needs::NothingForAJob), work, Interrupted { told, hears_the_end: true }).await
+    run(config, (command.into(), Needs::NothingForAJob), work, Interrupted { told, hears_the_end: true }).await
 }
 
 /// As [`creating`], for a command that goes on for long: while it has the folder open itself, other commands of the same user reach
 /// the store through it.
-pub async fn sharing<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(config, (command, Needs::Long), work, Interrupted::default()).await
+pub async fn sharing<T>(
+    config: &Config,
+    command: impl Into<Command<'_>>,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<T> {
+    run(config, (command.into(), Needs::Long), work, Interrupted::default()).await
 }
 
 /// As [`with`], for work through which other commands of the same user reach the store meanwhile. After Ctrl-C, `told` says what becomes
 /// of it. It hears whether a service goes on.
 pub async fn with_told<T>(
     config: &Config,
-    command: &str,
+    command: impl Into<Command<'_>>,
     work: impl AsyncFnOnce(&Client) -> Result<T>,
     told: &dyn Fn(bool) -> Option<String>,
 ) -> Result<T> {
-    run(config, (command, Needs::DataForAJob), work, Interrupted { told, hears_the_end: false }).await
+    run(config, (command.into(), Needs::DataForAJob), work, Interrupted { told, hears_the_end: false }).await
 }
 
 /// What Ctrl-C does to a command's work.
@@ -221,7 +258,7 @@ impl Default for Interrupted<'_> {
 
 async fn run<T>(
     config: &Config,
-    (command, needs): (&str, Needs),
+    (command, needs): (Command<'_>, Needs),
     work: impl AsyncFnOnce(&Client) -> Result<T>,
     on_interrupt: Interrupted<'_>,
 ) -> Result<T> {
@@ -353,10 +390,12 @@ async fn wait_until_ready(client: &Client) -> Result<()> {
 }
 
 /// Waits until a running service takes questions; fails where it would not do what is asked for.
-async fn answers(config: &Config, client: &Client, pid: u32) -> Result<()> {
+async fn answers(config: &Config, command: Command<'_>, client: &Client, record: &ServiceRecord) -> Result<()> {
     wait_until_ready(client).await?;
-    check_model(config, client).await?;
-    check_settings(config, pid)
+    if let Some(wanted) = config.surface.model.as_deref().filter(|_| command.asks_the_model) {
+        model::check(wanted, client, record).await?;
+    }
+    check_settings(config, record.pid)
 }
 
 /// A running service was given its settings when it started. Silence would look like obedience.
@@ -368,22 +407,6 @@ fn check_settings(config: &Config, service: u32) -> Result<()> {
     let message = format!(
         "{given} would have no effect: the data folder's running service (process {service}) does the work, with the \
          settings that it was started with; leave that out, or stop the service and start it with it"
-    );
-    Err(Error::new(ErrorKind::Incompatible, message))
-}
-
-/// A command that names another model than the service's would get the wrong model's answer.
-async fn check_model(config: &Config, client: &Client) -> Result<()> {
-    let Some(wanted) = &config.surface.model else { return Ok(()) };
-    let status: WholeStatus = client.get(&["v1", "cache", "status"]).await?;
-    let served = status.status.model.id.as_str();
-    let name = Path::new(wanted).file_name().map(|name| name.to_string_lossy().into_owned());
-    if wanted == served || (Path::new(wanted).is_dir() && name.as_deref() == Some(served)) {
-        return Ok(());
-    }
-    let message = format!(
-        "the running service of this data folder has model `{served}`, not `{wanted}`; stop it and start it with that \
-         model, or leave --model out"
     );
     Err(Error::new(ErrorKind::Incompatible, message))
 }

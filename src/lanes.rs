@@ -11,6 +11,12 @@ use ragstone_storage::env::Env;
 
 use crate::error::{Error, ErrorKind, Result};
 
+/// Changes of the corpus that are worked on at once: each holds its documents in memory. They compute piece by piece, at turns of
+/// their own ([`Library::upsert`](ragstone_actors::library::Library::upsert)).
+const CHANGES: usize = 16;
+/// Of one caller.
+const CHANGES_EACH: usize = 2;
+
 /// A kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
@@ -18,8 +24,10 @@ pub enum Work {
     Search,
     /// Looking: lists, documents, status.
     Look,
-    /// Changing the corpus: one change uses every processor.
+    /// Adding to the corpus: documents are read, cut and embedded, which may take hours.
     Change,
+    /// Taking out of the corpus: it computes nothing, and waits for nothing that does.
+    Remove,
     /// What an operator does to the store.
     Upkeep,
 }
@@ -62,6 +70,7 @@ pub struct Lanes {
     search: Lane,
     look: Lane,
     change: Lane,
+    remove: Lane,
     upkeep: Lane,
 }
 
@@ -71,9 +80,11 @@ impl Lanes {
         Self {
             search: Lane::new("search", 72, None),
             // These wait for disks, or take minutes: what computes for milliseconds must not wait for them.
-            look: Lane::new("listing", 72, Some(Turns::new(8, env.clone()))),
-            change: Lane::new("corpus change", 18, Some(Turns::new(2, env.clone()))),
-            upkeep: Lane::new("upkeep", 20, Some(Turns::new(4, env.clone()))),
+            look: Lane::new("listing", 72, Some(Turns::for_long_work(8, 4, env.clone()))),
+            change: Lane::new("corpus change", 64, Some(Turns::for_long_work(CHANGES, CHANGES_EACH, env.clone()))),
+            // A bucket that does not answer is waited for.
+            remove: Lane::new("removal", 72, Some(Turns::for_long_work(16, 4, env.clone()))),
+            upkeep: Lane::new("upkeep", 20, Some(Turns::for_long_work(4, 2, env.clone()))),
         }
     }
 
@@ -86,6 +97,7 @@ impl Lanes {
             Work::Search => &self.search,
             Work::Look => &self.look,
             Work::Change => &self.change,
+            Work::Remove => &self.remove,
             Work::Upkeep => &self.upkeep,
         };
         lane.enter(caller, processors, patience).await
@@ -97,6 +109,23 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+
+    /// Two slow uploads of one tenant held both turns that there were, and others' deletions timed out for hours.
+    #[tokio::test]
+    async fn slow_changes_of_one_keep_nobody_from_changing_or_removing() {
+        let env = Env::seeded(1, 0);
+        let (lanes, processors) = (Lanes::new(&env), Turns::new(1, env.clone()));
+        let patience = Duration::from_secs(3600);
+        let caller = |number: u8| Caller::of([127, 0, 0, number].into());
+        let enter = |work, who| lanes.enter(work, caller(who), &processors, patience);
+        let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(enter(Work::Change, 1))).collect();
+        let slow: Vec<_> = waiting.iter_mut().filter_map(|change| change.as_mut().now_or_never()).collect();
+        assert_eq!(slow.len(), CHANGES_EACH);
+        enter(Work::Change, 2).now_or_never().expect("another's change begins at once").unwrap();
+        for who in [1, 2] {
+            enter(Work::Remove, who).now_or_never().expect("and so does a removal").unwrap();
+        }
+    }
 
     #[tokio::test]
     async fn some_run_some_wait_and_the_rest_is_refused() {

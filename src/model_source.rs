@@ -57,6 +57,14 @@ pub fn check(setting: Option<&str>, offline: bool) -> Result<()> {
     setting.map_or(Ok(()), |setting| here(setting, offline).map(drop))
 }
 
+/// The model that `setting` names, where it is on this machine.
+pub fn on_this_machine(setting: &str) -> Option<ModelFolder> {
+    match here(setting, true) {
+        Ok(Place::Here(found)) => Some(found),
+        Ok(Place::Hub(_)) | Err(_) => None,
+    }
+}
+
 /// Where a model is.
 enum Place {
     Here(ModelFolder),

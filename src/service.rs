@@ -20,7 +20,7 @@ use crate::progress::{Progress, Unit};
 use crate::server::Servers;
 use crate::{embedder_source, model_source, telemetry};
 
-/// How long running answers may take to end when the service stops.
+/// How long running answers, and jobs on the way to their next commit, may take to end when the service stops.
 const GRACE: Duration = Duration::from_secs(10);
 /// And where a command ends whose data folder others reached through it: they did not begin them at a service that may stop.
 const PASSING_GRACE: Duration = Duration::from_secs(300);
@@ -153,8 +153,15 @@ impl Service {
         self.state.begin_closing();
         self.end_jobs();
         let opened = self.state.loaded();
+        let jobs = opened.map(|opened| opened.ragstone.jobs());
         let mut in_flight = self.state.in_flight();
-        let ended = in_flight.wait_for(|count| *count == 0);
+        let ended = async {
+            let answered = in_flight.wait_for(|count| *count == 0);
+            match jobs {
+                Some(jobs) => drop(tokio::join!(answered, jobs.stopped())),
+                None => drop(answered.await),
+            }
+        };
         let have_ended = match self.state.audience() {
             Audience::Passing => {
                 let told = "answering what other commands asked for; Ctrl-C ends at once";
@@ -164,14 +171,14 @@ impl Service {
             _ => tokio::time::timeout(GRACE, ended).await.is_ok(),
         };
         if !have_ended {
-            tracing::warn!(requests = *in_flight.borrow(), "requests were cut short");
+            // A piece of work that takes long, such as the cutting of a long text, is left as a kill would leave it: what it had done is
+            // whole, and a start goes on from there.
+            let jobs = jobs.map(|jobs| jobs.status()).unwrap_or_default();
+            tracing::warn!(requests = *self.state.in_flight().borrow(), ?jobs, "requests and jobs were cut short");
         }
         self.servers.stop().await;
         let closed = match opened {
-            Some(opened) => {
-                opened.ragstone.jobs().stopped().await;
-                opened.ragstone.close().await
-            }
+            Some(opened) => opened.ragstone.close().await,
             None => Ok(()),
         };
         self.held.remove_service_record();

@@ -1,10 +1,10 @@
 //! The bucket's collector, run now and then: where the bucket has a bound in age or size, nobody has to think of it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use ragstone_storage::env::Env;
+use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_storage::lock::locked;
 use ragstone_storage::tier::object::{CollectOptions, Collected, ObjectTier};
 use tokio::runtime::Handle;
 
@@ -22,8 +22,8 @@ pub(crate) struct Collector {
     options: CollectOptions,
     interval: Duration,
     env: Env,
-    /// When the last collection began, or the service.
-    last_ms: AtomicU64,
+    /// Since the last collection began, or the service: however the wall clock is set meanwhile.
+    last: Mutex<Stopwatch>,
 }
 
 impl Collector {
@@ -33,8 +33,8 @@ impl Collector {
         let is_bounded = settings.object_ttl_s > 0 || settings.object_max_bytes > 0;
         let object = Arc::downgrade(object.filter(|_| is_bounded && !interval.is_zero())?);
         let options = CollectOptions { ttl: settings.object_ttl(), ..CollectOptions::default() };
-        let last_ms = AtomicU64::new(env.now_unix_ms());
-        Some(Arc::new(Self { object, options, interval, env, last_ms }))
+        let last = Mutex::new(env.stopwatch());
+        Some(Arc::new(Self { object, options, interval, env, last }))
     }
 
     /// Looks at the clock now and then, until the tier is closed or the service stops.
@@ -58,10 +58,12 @@ impl Collector {
     /// Collects if the interval has passed since the last time; what left. A failure is a warning, and tried again an interval
     /// later. It ends early once it is not `wanted` any more. BLOCKS.
     pub fn collect_if_due(&self, wanted: &dyn Fn() -> bool) -> Option<Collected> {
-        let now_ms = self.env.now_unix_ms();
-        let since = Duration::from_millis(now_ms.saturating_sub(self.last_ms.load(Ordering::Relaxed)));
-        let object = self.object.upgrade().filter(|_| since >= self.interval)?;
-        self.last_ms.store(now_ms, Ordering::Relaxed);
+        let object = {
+            let mut last = locked(&self.last);
+            let object = self.object.upgrade().filter(|_| last.elapsed() >= self.interval)?;
+            *last = self.env.stopwatch();
+            object
+        };
         let collected = object.collect_while(&self.options, wanted);
         let collected = collected.inspect_err(|error| tracing::warn!(%error, "the bucket was not collected")).ok()?;
         metrics::counter!("ragstone_object_collected_bytes_total").increment(collected.freed_bytes);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ragstone_kernels::background;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::Result;
@@ -33,7 +34,8 @@ impl ModelEncoder {
 impl PassageEncoder for ModelEncoder {
     fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        self.sentence.encode_passages(&texts)
+        // Questions are waited for, and an upload may take hours.
+        background::run(|| self.sentence.encode_passages(&texts))
     }
 
     fn embed_query(&self, text: &str) -> Result<Vec<f32>> {

@@ -1,4 +1,4 @@
-//! The room of the durable jobs: ingests, warm-ups, changes of the corpus, the bucket's collection, and embedding again.
+//! The room of the durable jobs: ingests, warm-ups, changes of the corpus, vacuums, the bucket's collection, and embedding again.
 //!
 //! How far a job is stands in the catalog's journal, which each kind writes in its own words before it acts; so the next start goes
 //! on with what a kill cut off. What they have in common is here: a job goes on when whoever asked for it leaves; those that compete for
@@ -39,11 +39,13 @@ pub enum JobKind {
     Calibration,
     /// Collections of another embedding model are embedded again.
     Renewal,
+    /// Files are rewritten without what was deleted from them.
+    Vacuum,
 }
 
 impl JobKind {
-    const ALL: [Self; 6] =
-        [Self::Ingest, Self::WarmUp, Self::Change, Self::Collection, Self::Calibration, Self::Renewal];
+    const ALL: [Self; 7] =
+        [Self::Ingest, Self::WarmUp, Self::Change, Self::Collection, Self::Calibration, Self::Renewal, Self::Vacuum];
 
     /// For logs, metrics and errors.
     pub fn name(self) -> &'static str {
@@ -54,6 +56,7 @@ impl JobKind {
             Self::Collection => "collection",
             Self::Calibration => "calibration",
             Self::Renewal => "renewal",
+            Self::Vacuum => "vacuum",
         }
     }
 }
@@ -192,7 +195,7 @@ fn broken(kind: JobKind, panic: &str) -> Error {
     let what_next = match kind {
         JobKind::Ingest | JobKind::WarmUp | JobKind::Renewal => "ask for it again, or the next start goes on with it",
         JobKind::Change => "send it again: what is there already changes nothing",
-        JobKind::Collection => "the next one goes on",
+        JobKind::Collection | JobKind::Vacuum => "the next one goes on",
         JobKind::Calibration => "the same command tries again",
     };
     let message =

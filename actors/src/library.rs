@@ -15,13 +15,15 @@
 
 mod naming;
 mod preview;
+mod settling;
 mod taking;
+mod vacuum;
 mod withdrawal;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
+use ragstone_storage::catalog::{Catalog, Holder, LeavingPassage, Reach, Removal, RemovalRow};
 use ragstone_storage::corpus::{Corpus, Departures, DocumentInfo, PassageTokens, Scope};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::lock::locked;
@@ -31,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedRwLockWriteGuard;
 
 pub use self::naming::PassageName;
+use self::taking::Pieces;
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingests::Ingests;
@@ -38,8 +41,6 @@ use crate::jobs::{JobKind, Jobs};
 
 /// Documents that are listed together.
 const DOCUMENTS_AT_ONCE: usize = 10_000;
-/// Rows of the journal whose passages are looked for in one scan of the corpus.
-const ROWS_PER_SCAN: usize = 16;
 
 /// Corpus, journal and store. Clones share them. Await its futures on a multi-thread runtime.
 #[derive(Clone)]
@@ -53,6 +54,10 @@ struct Inner {
     jobs: Jobs,
     /// Rows of the journal whose operation is over, but whose KV could not be removed yet.
     left_over: Mutex<Vec<u64>>,
+    /// Turns at the pieces of upserts.
+    pieces: Pieces,
+    /// One vacuum at a time.
+    vacuuming: tokio::sync::Mutex<()>,
 }
 
 /// KV that left the store with its passages.
@@ -65,6 +70,9 @@ pub struct Withdrawn {
     pub copies_removed: u64,
     /// The copies' bytes.
     pub bytes_removed: u64,
+    /// A tier did not answer: what it has leaves once it does. Nothing finds it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pending: bool,
 }
 
 /// What a removal did.
@@ -104,6 +112,12 @@ impl Departures for Change {
         locked(&self.rows).push(row);
         self.library.0.store.env().fail_point("removal.journaled")
     }
+
+    fn leaving(&self, collection: &str) -> ragstone_storage::Result<()> {
+        let (catalog, now) = (&self.library.0.catalog, self.library.0.store.env().now_unix_ms());
+        catalog.note_remains(&Holder::Collection(collection.to_owned()), now)?;
+        catalog.note_remains(&Holder::Kv, now)
+    }
 }
 
 /// A change that failed half way: what left the corpus leaves the store, too.
@@ -113,11 +127,8 @@ impl Drop for Change {
         if !rows.is_empty() {
             locked(&self.library.0.left_over).extend(rows);
             let library = self.library.clone();
-            let settled = async move {
-                library.settle(Vec::new(), &Reach::Everyone).await.inspect_err(|error| {
-                    tracing::error!(%error, "KV of removed passages is still stored; the next removal or start tries again");
-                })
-            };
+            // What it could not remove is told there.
+            let settled = async move { Ok::<_, Error>(library.settle_left_over().await) };
             drop(self.library.0.jobs.run(JobKind::Change, settled));
         }
     }
@@ -127,7 +138,9 @@ impl Library {
     /// Over an open corpus and store.
     pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, jobs: Jobs) -> Self {
         let ingests = Ingests::new(catalog.clone());
-        Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over: Mutex::default() }))
+        let (left_over, pieces, vacuuming) =
+            (Mutex::default(), Pieces::new(store.env()), tokio::sync::Mutex::default());
+        Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over, pieces, vacuuming }))
     }
 
     /// The journal of ingests.
@@ -155,8 +168,12 @@ impl Library {
             let removed = self.remove(gate, id, (collection, document), reach).await;
             failed = failed.or(found(removed).err());
         }
-        let settled = self.settle(Vec::new(), &Reach::Everyone).await.map(drop);
-        failed.map_or(settled, Err)
+        self.settle_left_over().await;
+        let store = self.0.store.clone();
+        if blocking(move || store.has_object_removals()).await? {
+            failed = failed.or(self.remove_objects_again().await.err());
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// Removes a document and its KV. Goes on if the caller goes away.
@@ -314,51 +331,6 @@ impl Library {
         }
         Ok(fingerprints)
     }
-
-    /// Takes the KV of `rows` of the journal, and of what earlier calls left over, out of the store; then the rows out of
-    /// the journal. Their changes of the corpus are done, or failed and will not be done. Counts what went by rows of the reach `own`.
-    async fn settle(&self, mut rows: Vec<u64>, own: &Reach) -> Result<Withdrawn> {
-        rows.append(&mut locked(&self.0.left_over));
-        let mut sum = Withdrawn::default();
-        while !rows.is_empty() {
-            let rest = rows.split_off(rows.len().min(ROWS_PER_SCAN));
-            match self.settle_some(&rows, own).await {
-                Ok(withdrawn) => sum.add(withdrawn),
-                Err(error) => {
-                    locked(&self.0.left_over).extend(rows.into_iter().chain(rest));
-                    return Err(error);
-                }
-            }
-            rows = rest;
-        }
-        Ok(sum)
-    }
-
-    async fn settle_some(&self, rows: &[u64], own: &Reach) -> Result<Withdrawn> {
-        let (catalog, wanted) = (self.0.catalog.clone(), rows.to_vec());
-        let leaving = blocking(move || catalog.leaving_passages(&wanted)).await?;
-        let mut sum = Withdrawn::default();
-        for Leaving { reach, passages } in leaving {
-            let withdrawn = match &reach {
-                Reach::Everyone => {
-                    let absent = self.absent(&passages, |_| true).await?;
-                    self.withdraw(None, &passages, &absent).await?
-                }
-                Reach::Each { asks } => self.withdraw_each(asks.as_deref(), &passages).await?,
-            };
-            if reach == *own {
-                sum.add(withdrawn);
-            }
-        }
-        let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());
-        blocking(move || {
-            store.flush()?;
-            store.env().fail_point("removal.left_store")?;
-            catalog.finish_removals(&rows)
-        })
-        .await?;
-        Ok(sum)
-    }
 }
 
 impl Withdrawn {
@@ -366,19 +338,7 @@ impl Withdrawn {
         self.entries_removed += more.entries_removed;
         self.copies_removed += more.copies_removed;
         self.bytes_removed += more.bytes_removed;
-    }
-}
-
-impl Change {
-    async fn finish(&self) -> Result<Withdrawn> {
-        let rows = std::mem::take(&mut *locked(&self.rows));
-        self.library.settle(rows, &self.reach).await.map_err(|error| {
-            let message = format!(
-                "the text left the corpus, but not all of its KV could be removed: {error}; nothing finds it, and the next \
-                 removal or start tries again"
-            );
-            Error::new(error.kind(), message)
-        })
+        self.pending |= more.pending;
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct LoadedModel {
     pub tokenizer_digest: String,
     pub chat: Option<ChatTemplate>,
     pub fingerprint: Fingerprint,
+    /// Of the content of its weights' files.
+    pub files_digest: String,
     /// Of its weights alone, and of how they are kept where products round activations to 8 bits.
     pub weights_digest: String,
 }
@@ -63,11 +65,13 @@ impl LoadedModel {
         };
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
-        let mut weights_digest = weights_digest(&weights, Some(catalog))?;
+        let files_digest = weights_digest(&weights, Some(catalog))?;
+        let mut weights_digest = files_digest.clone();
         if let format @ (WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Native) = model.arithmetic().weights {
             weights_digest = format!("{weights_digest}.{}", format.identity());
         }
         Ok(Self {
+            files_digest,
             weights_digest,
             model,
             tokenizer: Arc::new(tokenizer),

@@ -420,6 +420,8 @@ fn cut_root(segments: &mut Vec<Segment>) {
 #[cfg(test)]
 mod draft_tests;
 #[cfg(test)]
+mod dropped_tests;
+#[cfg(test)]
 mod hijack_tests;
 #[cfg(test)]
 mod learned_tests;

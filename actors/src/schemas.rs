@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ragstone_storage::catalog::{Catalog, ModuleEntry, SchemaEntries, SchemaRecord};
+use ragstone_storage::catalog::{Catalog, Holder, ModuleEntry, SchemaEntries, SchemaRecord};
 use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
+use ragstone_storage::lock::NamedLocks;
 use ragstone_storage::segment::Segment;
 use ragstone_storage::store::Withdrawn;
 use ragstone_storage::tier::EntryId;
@@ -43,8 +44,8 @@ struct Inner {
     catalog: Arc<Catalog>,
     pipeline: Arc<Pipeline>,
     known: Mutex<KnownSchemas>,
-    /// One change at a time.
-    changing: tokio::sync::Mutex<()>,
+    /// One change at a time of a tenant's: a bucket that does not answer is waited for.
+    changing: NamedLocks,
 }
 
 #[derive(Default)]
@@ -106,7 +107,7 @@ pub struct ModuleName {
 
 impl Schemas {
     pub(crate) fn new(catalog: Arc<Catalog>, pipeline: Arc<Pipeline>) -> Self {
-        let (known, changing) = (Mutex::default(), tokio::sync::Mutex::default());
+        let (known, changing) = (Mutex::default(), NamedLocks::default());
         Self(Arc::new(Inner { catalog, pipeline, known, changing }))
     }
 
@@ -134,7 +135,7 @@ impl Schemas {
         };
         // Before the turn: it may take its time, and others' changes wait for that.
         let known = self.laid_out(&record, caller).await?;
-        let _turn = self.0.changing.lock().await;
+        let _turn = self.0.changing.lock(tenant).await;
         let before = self.record(tenant, &record.name).await?;
         if let Some(before) = before.as_ref().filter(|before| before.version == record.version) {
             let schema = stored(before, &known.layout);
@@ -256,7 +257,7 @@ impl Schemas {
     /// # Errors
     /// As [`Schemas::get`], and those of a tier: then it is still there, to be removed again.
     pub async fn remove(&self, tenant: &str, name: &str, caller: Caller) -> Result<Withdrawn> {
-        let _turn = self.0.changing.lock().await;
+        let _turn = self.0.changing.lock(tenant).await;
         let record = self.needed(tenant, name).await?;
         let leaving = self.leaving(&record, None, caller).await?;
         // First, so that whoever is interrupted asks again.
@@ -365,8 +366,12 @@ impl Schemas {
         if leaving.is_empty() {
             return Ok(Withdrawn::default());
         }
-        let (store, leaving) = (self.0.pipeline.store.clone(), leaving.to_vec());
-        blocking(move || store.withdraw(&leaving)).await
+        let (store, catalog, leaving) = (self.0.pipeline.store.clone(), self.0.catalog.clone(), leaving.to_vec());
+        blocking(move || {
+            catalog.note_remains(&Holder::Kv, store.env().now_unix_ms())?;
+            store.withdraw(&leaving)
+        })
+        .await
     }
 
     /// Once nobody finds the old text any more: who found it before may have filed some of it since it was withdrawn.

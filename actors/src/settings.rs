@@ -71,6 +71,9 @@ pub struct Settings {
     /// How long a look-up in the bucket, or any other request to it, may take, in milliseconds; a second more for each MiB
     /// that it moves. What takes longer is a miss.
     pub object_timeout_ms: u64,
+    /// Seconds within which text that was deleted or replaced, and what was computed from it, has left the files of the data folder. They
+    /// are rewritten for that.
+    pub vacuum_within_s: u64,
     /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
     pub kv_admission: AdmissionRule,
     /// What keeping KV costs in money: the plan says in which tier it costs least without a prompt being slower, and an entry that does
@@ -166,6 +169,7 @@ impl Default for Settings {
             object_max_bytes: 0,
             object_gc_interval_s: 3600,
             object_timeout_ms: 3000,
+            vacuum_within_s: 3600,
             kv_admission: AdmissionRule::Cost,
             prices: Prices::default(),
             blend_uncalibrated: false,
@@ -271,6 +275,11 @@ impl Settings {
         let most = self.num_speculative_tokens.min(most.unwrap_or(usize::MAX));
         let (least_match, most_match) = (self.prompt_lookup_min, self.prompt_lookup_max);
         Lookup { most, least_match, most_match, counts: Arc::default() }
+    }
+
+    /// The time within which deleted text has left the files.
+    pub fn vacuum_within(&self) -> Duration {
+        Duration::from_secs(self.vacuum_within_s)
     }
 
     /// The age at which entries leave the bucket; `None`: none leaves for its age.

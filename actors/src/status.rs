@@ -22,6 +22,8 @@ pub struct ModelStatus {
     pub context: usize,
     /// Identifies weights, config, tokenizer and KV format; part of every KV key.
     pub fingerprint: String,
+    /// A digest of the content of its weights' files.
+    pub weights: String,
     /// Bytes of its weights in memory.
     pub weight_bytes: usize,
     /// Bytes of one token's stored KV over all layers.

@@ -23,6 +23,11 @@ pub(crate) fn may_have_more(own: usize, free: usize) -> bool {
     own < free.saturating_mul(MOST_OF_FREE)
 }
 
+/// Whether a caller that has `own` turns at long work may have one more, where `free` of `at_once` are free: the first is everybody's.
+fn leaves_turns(own: usize, most_each: usize, free: usize, at_once: usize) -> bool {
+    own == 0 || (own < most_each && free > at_once / 2)
+}
+
 /// Places for a bounded number of requests, shared by dynamic thresholds.
 #[derive(Debug, Clone)]
 pub struct Places(Arc<PlacesInner>);
@@ -118,13 +123,16 @@ impl Drop for Place {
 }
 
 /// Turns at work of which only so much is done at once. Callers that are active have equal shares of them: one alone has all, and
-/// of two, neither more than half, so that whoever comes next need not wait for the end of another's work.
+/// of two, neither more than half, so that whoever comes next need not wait for the end of another's work. Of long work, which would be
+/// waited for all the same, one alone has no more than leaves turns for who comes next ([`Turns::for_long_work`]).
 #[derive(Debug, Clone)]
 pub struct Turns(Arc<TurnsInner>);
 
 #[derive(Debug)]
 struct TurnsInner {
     at_once: usize,
+    /// Of one caller; `None` where a turn ends soon.
+    most_each: Option<usize>,
     env: Env,
     state: Mutex<State>,
 }
@@ -179,7 +187,14 @@ impl Turns {
 
     /// So many turns at once.
     pub fn new(at_once: usize, env: Env) -> Self {
-        Self(Arc::new(TurnsInner { at_once: at_once.max(1), env, state: Mutex::default() }))
+        Self(Arc::new(TurnsInner { at_once: at_once.max(1), most_each: None, env, state: Mutex::default() }))
+    }
+
+    /// As [`new`](Self::new), for work that may take minutes or wait for a network: a caller has `most_each` turns at most, and more than
+    /// one only while more than half are free, so that whoever comes next finds one at once.
+    pub fn for_long_work(at_once: usize, most_each: usize, env: Env) -> Self {
+        let most_each = Some(most_each.max(1));
+        Self(Arc::new(TurnsInner { at_once: at_once.max(1), most_each, env, state: Mutex::default() }))
     }
 
     /// Waits for a turn. Dropped before it comes, it leaves the line.
@@ -203,7 +218,7 @@ impl Turns {
     fn pass_on(&self) {
         loop {
             let mut state = self.state();
-            let Some(Waiting { caller, go, .. }) = state.next(self.0.at_once) else { return };
+            let Some(Waiting { caller, go, .. }) = state.next(self.0.at_once, self.0.most_each) else { return };
             drop(state);
             // Where its owner left just now the turn comes back, and is dropped here.
             drop(go.send(Turn { turns: self.clone(), caller }));
@@ -240,15 +255,18 @@ impl State {
 
     /// Takes the next out of the line: of those below their share, the caller who has least now, then the one whose last turn is longest
     /// ago; its oldest request.
-    fn next(&mut self, at_once: usize) -> Option<Waiting> {
+    fn next(&mut self, at_once: usize, most_each: Option<usize>) -> Option<Waiting> {
         if self.running >= at_once || self.waiting.is_empty() {
             return None;
         }
         self.callers.retain(|_, standing| standing.is_active());
         let share = at_once.div_ceil(self.callers.len().max(1));
+        let free = at_once - self.running;
         let rank = |waiting: &Waiting| {
             let standing = self.callers.get(&waiting.caller)?;
-            (standing.running < share).then_some((standing.running, standing.last_given, waiting.id))
+            let own = standing.running;
+            let is_next = own < share && most_each.is_none_or(|most| leaves_turns(own, most, free, at_once));
+            is_next.then_some((own, standing.last_given, waiting.id))
         };
         let ranked = self.waiting.iter().enumerate().filter_map(|(index, waiting)| Some((rank(waiting)?, index)));
         let (_, index) = ranked.min()?;
@@ -365,6 +383,23 @@ mod tests {
         let rest: Vec<_> = more.into_iter().filter_map(FutureExt::now_or_never).collect();
         assert_eq!((rest.len(), alone.len()), (2, 1), "alone again");
         drop(first);
+    }
+
+    #[tokio::test]
+    async fn one_callers_long_work_leaves_turns_for_those_who_come_later() {
+        let turns = Turns::for_long_work(16, 2, Env::seeded(1, 0));
+        let mut held = Vec::new();
+        for number in 1..=12 {
+            let mut asked: Vec<_> = (0..5).map(|_| Box::pin(turns.take(caller(number)))).collect();
+            held.extend(asked.iter_mut().filter_map(|turn| turn.as_mut().now_or_never()));
+            let own = turns.state().callers[&caller(number)].running;
+            assert_eq!(own, if number <= 4 { 2 } else { 1 }, "caller {number}");
+        }
+        assert_eq!(held.len(), 16);
+        let mut late = Box::pin(turns.take(caller(99)));
+        assert!(late.as_mut().now_or_never().is_none(), "sixteen are at work, of twelve callers");
+        held.pop();
+        assert!(late.now_or_never().is_some());
     }
 
     #[tokio::test]

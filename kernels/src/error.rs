@@ -129,6 +129,12 @@ impl Error {
         self
     }
 
+    /// The same again, without its cause.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self { kind: self.kind, message: self.message.clone(), field: self.field.clone(), source: None }
+    }
+
     /// What the caller should do.
     pub fn kind(&self) -> ErrorKind {
         self.kind

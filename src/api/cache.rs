@@ -185,6 +185,9 @@ pub struct Invalidate {
     /// Say what would go, and change nothing.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
+    /// Answer once its bytes have left every file, too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub now: bool,
 }
 
 /// What left, or at most would leave.

@@ -59,6 +59,14 @@ impl Default for DocumentsQuery {
     }
 }
 
+/// How something is deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeleteQuery {
+    /// Answer once its bytes have left every file, too. For the owner and admins' keys: all that was deleted by then leaves with it.
+    pub now: bool,
+}
+
 /// Documents to add or replace, 1000 at most.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Upsert {

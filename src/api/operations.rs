@@ -17,7 +17,9 @@ use super::cache::{
     WarmUpEvent, Watched,
 };
 use super::chat::{ChatChunk, ChatCompletion, ChatRequest, CompletionRequest, TextChunk, TextCompletion};
-use super::collections::{Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument};
+use super::collections::{
+    DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
+};
 use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::events::ServiceEvent;
 use super::keys::{AddKey, AddedKey, Key, RevokedKey};
@@ -185,6 +187,7 @@ const CORPUS: &[Operation] = &[
     get("/v1/collections", "listCollections", "Collections with their sizes")
         .answers(Json(schema::<List<CollectionInfo>>)),
     delete("/v1/collections/{collection}", "deleteCollection", "Remove a collection, and its KV")
+        .asks(schema::<DeleteQuery>)
         .answers(Json(schema::<Deleted>)),
     get(DOCUMENTS, "listDocuments", "A page of a collection's documents")
         .asks(schema::<DocumentsQuery>)
@@ -193,7 +196,9 @@ const CORPUS: &[Operation] = &[
         .takes(schema::<Upsert>)
         .answers(Json(schema::<Upserted>)),
     get(DOCUMENT, "getDocument", "A document with its passages").answers(Json(schema::<WholeDocument>)),
-    delete(DOCUMENT, "deleteDocument", "Remove a document, and its KV").answers(Json(schema::<Deleted>)),
+    delete(DOCUMENT, "deleteDocument", "Remove a document, and its KV")
+        .asks(schema::<DeleteQuery>)
+        .answers(Json(schema::<Deleted>)),
     Operation {
         body: Body::Bytes,
         ..operation("PUT", "/v1/collections/{collection}/files/{file}", "putFile", "Add or replace a file's documents")

@@ -182,7 +182,7 @@ impl Bench {
         let progress = Progress::new("adding documents", Unit::Items);
         for (done, some) in documents.chunks(1024).enumerate() {
             progress.set(1024 * done as u64, documents.len() as u64);
-            self.ragstone.library().upsert(COLLECTION, some.to_vec(), None, || true).await?;
+            self.ragstone.library().upsert(COLLECTION, some.to_vec(), (None, Caller::default()), || true).await?;
         }
         Ok(())
     }

@@ -106,7 +106,7 @@ impl Args {
 
 /// Asks, prints the answer as it comes, then citations and the reuse report.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    access::with_once(config, "ask", async |client: &Client| ask(client, &args).await).await
+    access::with_once(config, access::asking("ask"), async |client: &Client| ask(client, &args).await).await
 }
 
 /// What came of the answer, as programs get it.

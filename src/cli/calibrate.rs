@@ -52,7 +52,7 @@ pub struct Args {
 /// Finds out how the model's prompts may be blended so that its answers stay those of a full prefill.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     if args.show {
-        let known: KnownCalibration = access::with(config, "calibrate", async |client: &Client| {
+        let known: KnownCalibration = access::with(config, access::asking("calibrate"), async |client: &Client| {
             client.get(&["v1", "cache", "calibration"]).await
         })
         .await?;
@@ -70,7 +70,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         }
         Err(Error::new(ErrorKind::Unavailable, "the calibration broke off; the same command tries again"))
     };
-    let found = access::creating(config, "calibrate", work).await?;
+    let found = access::creating(config, access::asking("calibrate"), work).await?;
     if let Some(path) = &args.export {
         let text = serde_json::to_string_pretty(&found).map_err(|error| Error::internal(error.to_string()))?;
         std::fs::write(path, text + "\n").map_err(|error| Error::io("cannot write", path, error))?;

@@ -33,7 +33,7 @@ pub struct Args {
 
 /// Asks for one token, and shows how its prompt came about: what was planned, predicted, and measured.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let answer: ChatCompletion = access::with(config, "explain", async |client: &Client| {
+    let answer: ChatCompletion = access::with(config, access::asking("explain"), async |client: &Client| {
         let collection = Some(documents::collection(client, args.collection.as_deref()).await?);
         let extension = Extension { collection, top_k: args.top_k, explain: true, ..Extension::default() };
         let (max_tokens, temperature) = (Some(1), Some(0.0));

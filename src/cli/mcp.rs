@@ -83,7 +83,7 @@ async fn keep_open(
 ) -> Result<()> {
     for attempt in 1.. {
         let mut lost = stale.clone();
-        let opened = access::sharing(config, "mcp", async |client: &Client| {
+        let opened = access::sharing(config, access::asking("mcp"), async |client: &Client| {
             store.send_replace(Store::Open(client.clone(), attempt));
             tokio::select! {
                 () = ended.cancelled() => {}

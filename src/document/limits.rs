@@ -7,12 +7,17 @@ use std::io::{Error, Result};
 /// needs about half of it; a machine that serves a model has it to spare.
 pub const MEMORY_BYTES: u64 = 1 << 30;
 
+/// How much nicer than others it is, as `nice` counts.
+const NICENESS: i32 = 10;
+
 /// No memory beyond [`MEMORY_BYTES`], no file opened or written, no core dump, no life after the process `parent`.
 ///
 /// # Errors
 /// What the system said: without its limits the process must not go on.
 pub fn set(parent: u32) -> Result<()> {
     die_with(parent)?;
+    // SAFETY: it takes numbers. Whoever asks a question is waited for, and a file is not: if it is refused, nothing changes.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS as _, 0, NICENESS) };
     limit_memory()?;
     limit(libc::RLIMIT_CORE, 0)?;
     limit(libc::RLIMIT_FSIZE, 0)?;

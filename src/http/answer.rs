@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
 
 use super::error::body;
+use super::identity::Visitor;
 use super::responses::stream::ResponseStream;
 use super::shape::{Shape, usage};
 use super::tools::{CallReader, Said, Tools};
@@ -42,7 +43,7 @@ pub struct Asked {
 
 /// Asks, and answers when the first token is there: what fails before it has its own status.
 pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answered {
-    let ragstone = state.opened()?.ragstone.clone();
+    let (ragstone, visitor) = (state.opened()?.ragstone.clone(), Visitor::of(request)?);
     let (question, shape) = (asked.question, asked.shape);
     let is_search = question.sampling.beams.is_some();
     tracing::debug!(id = shape.id(), "question");
@@ -53,6 +54,7 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     let reader = || asked.tools.as_ref().map(|tools| tools.reader(state.env.random_u64()));
     if !asked.stream {
         let whole = try_join_all(answers.into_iter().map(AnswerStream::collect)).await?;
+        visitor.check_still()?;
         trace::describe_answers(whole.iter().map(|answer| &answer.finish));
         // A search has its answers in order.
         let best =
@@ -69,7 +71,8 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
         return Ok(HttpResponse::Ok().json(json));
     }
     let readers = answers.iter().map(|_| reader()).collect();
-    let events = Events::new(answers, shape, asked.include_usage, readers, asked.response);
+    let mut events = Events::new(answers, shape, asked.include_usage, readers, asked.response);
+    events.reader = Some(visitor);
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
     state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
@@ -162,6 +165,8 @@ struct Events {
     /// Choices that have ended.
     finished: Vec<Finish>,
     ready: VecDeque<Bytes>,
+    /// Who reads it: a key that is revoked reads no further.
+    reader: Option<Visitor>,
 }
 
 impl Events {
@@ -185,6 +190,7 @@ impl Events {
             characters: vec![0; answers.len()],
             readers,
             finished: Vec::new(),
+            reader: None,
             answers: answers.into_iter().enumerate().map(|(index, answer)| events(index, answer)).collect(),
         }
     }
@@ -214,7 +220,8 @@ impl Events {
     /// Readies the next events; `None` behind the end.
     async fn advance(&mut self) -> Option<()> {
         let (index, next) = self.answers.next().await?;
-        match next {
+        let may_still = self.reader.as_ref().map_or(Ok(()), Visitor::check_still);
+        match may_still.and(next) {
             Ok(Event::Token(token)) => {
                 self.say(index, Some(&token.text), Some(&token));
             }

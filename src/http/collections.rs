@@ -14,7 +14,7 @@ use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
 use crate::api::collections::{
-    Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
+    DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
 };
 use crate::api::{List, ListObject, Page};
 use crate::error::{Error, ErrorKind, Result};
@@ -75,11 +75,30 @@ fn no_collection(asked: &str, known: &[String]) -> String {
 /// Removes a collection, and its KV. For the data folder's owner, and keys that may write into it.
 pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let name = path.into_inner();
+    let now = wants_it_gone(&request)?;
     let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
-    let removed = state
-        .run(&request, Work::Change, async move { library.delete_collection(&collection, asks.as_deref()).await })
-        .await??;
+    let removing = async move {
+        let removed = library.delete_collection(&collection, asks.as_deref()).await?;
+        if now {
+            library.vacuum_collection(&collection).await?;
+        }
+        Ok::<_, Error>(removed)
+    };
+    let removed = state.run(&request, Work::Remove, removing).await??;
     Ok(HttpResponse::Ok().json(deleted(&name, removed)))
+}
+
+/// Whether a deletion is to be waited for until no file has what it deletes: `?now=true`. That rewrites the files of everybody.
+fn wants_it_gone(request: &HttpRequest) -> Result<bool> {
+    let DeleteQuery { now } = web::Query::<DeleteQuery>::from_query(request.query_string())
+        .map_err(|error| Error::invalid_input(format!("query: {error}; use ?now=true")))?
+        .into_inner();
+    if now && Visitor::of(request)?.bound().is_some() {
+        let message = "`now` is for the data folder's owner and admins' keys: leave it out, and what is deleted leaves the files within \
+                       the time of the setting vacuum_within_s";
+        return Err(Error::of_field(ErrorKind::Forbidden, "now", message));
+    }
+    Ok(now)
 }
 
 fn deleted(id: &str, removed: Removed) -> Deleted {
@@ -141,10 +160,11 @@ pub async fn upsert(
         let message = format!("`documents` holds {}; send at most {MAX_DOCUMENTS} at once", documents.len());
         return Err(Error::invalid_field("documents", message).into());
     }
+    let caller = caller(&request);
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let (_client, gone) = tokio::sync::watch::channel(());
     let wanted = move || gone.has_changed().is_ok();
-    let upserting = async move { library.upsert(&collection, documents, asks.as_deref(), wanted).await };
+    let upserting = async move { library.upsert(&collection, documents, (asks.as_deref(), caller), wanted).await };
     let done = state.run(&request, Work::Change, upserting);
     let (report, kv) = done.await??;
     Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read: None }))
@@ -167,10 +187,17 @@ pub async fn delete_document(
     path: web::Path<(String, String)>,
 ) -> Answered {
     let (name, id) = path.into_inner();
+    let now = wants_it_gone(&request)?;
     let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
     let document = id.clone();
-    let removing = async move { library.delete_document(&collection, &document, asks.as_deref()).await };
-    let removed = state.run(&request, Work::Change, removing).await??;
+    let removing = async move {
+        let removed = library.delete_document(&collection, &document, asks.as_deref()).await?;
+        if now {
+            library.vacuum_collection(&collection).await?;
+        }
+        Ok::<_, Error>(removed)
+    };
+    let removed = state.run(&request, Work::Remove, removing).await??;
     Ok(HttpResponse::Ok().json(deleted(&id, removed)))
 }
 

@@ -26,6 +26,31 @@ impl std::fmt::Display for Refusal {
     }
 }
 
+impl Refusal {
+    /// What a tenant hears of it. What failed here, a disk, a bucket, a defect, is the service's owner's business: its text may name files,
+    /// objects and others' data, and goes into the log, under a number that the tenant can tell the owner.
+    pub fn to_tenant(&self, number: u64) -> Self {
+        let error = &self.0;
+        let is_fault = match error.kind() {
+            ErrorKind::Internal | ErrorKind::Corrupt | ErrorKind::DeviceLost => true,
+            ErrorKind::Full | ErrorKind::Unavailable => std::error::Error::source(error).is_some(),
+            _ => false,
+        };
+        if !is_fault {
+            return Self(error.again());
+        }
+        let fault = format!("{number:016x}");
+        tracing::error!(%error, fault, "a request of a tenant failed");
+        let what = match error.kind() {
+            ErrorKind::Full => "the service's disk is full: its owner has to free space",
+            ErrorKind::Unavailable => "a disk or a bucket of the service does not answer; try again",
+            _ => "this request met a fault of the service, which goes on",
+        };
+        let message = format!("{what}; tell the service's owner if it stays: the log says why, at fault {fault}");
+        Self(Error::new(error.kind(), message))
+    }
+}
+
 /// Status, `type` and `code` of each kind.
 fn shape(error: &Error) -> (u16, &'static str, Option<&'static str>) {
     const INVALID: &str = "invalid_request_error";
@@ -135,6 +160,26 @@ mod tests {
     fn an_error_that_ends_a_stream_is_known_by_its_code() {
         for kind in [ErrorKind::Overloaded, ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Full] {
             assert_eq!(kind_of(500, body(&Error::new(kind, "why")).error.code.as_deref()), kind);
+        }
+    }
+
+    #[test]
+    fn a_tenant_hears_of_a_fault_and_not_of_files_and_objects() {
+        let cause = || std::io::Error::other("denied");
+        for kind in [ErrorKind::Internal, ErrorKind::Corrupt, ErrorKind::Unavailable, ErrorKind::Full] {
+            let told = Refusal(Error::new(kind, "object kv/v1/other").with_source(cause())).to_tenant(255);
+            assert_eq!(told.0.kind(), kind);
+            let text = told.to_string();
+            assert!(!text.contains("kv/v1") && text.contains("00000000000000ff"), "{text}");
+        }
+        for own in [
+            Error::invalid_field("query", "too long").with_source(cause()),
+            Error::new(ErrorKind::Unavailable, "the service is loading"),
+            Error::of_field(ErrorKind::NotFound, "collection", "no such"),
+        ] {
+            let (text, field) = (own.to_string(), own.at_field().map(str::to_owned));
+            let told = Refusal(own).to_tenant(1);
+            assert_eq!((told.to_string(), told.0.at_field().map(str::to_owned)), (text, field));
         }
     }
 

@@ -11,7 +11,7 @@ use crate::api::collections::Upserted;
 use crate::document::{self, Unread};
 use crate::error::Error;
 use crate::http::error::Answered;
-use crate::http::state::State;
+use crate::http::state::{State, caller};
 use crate::lanes::Work;
 
 /// Of a file's name.
@@ -33,7 +33,7 @@ pub async fn put(
         .into());
     }
     let bytes = incoming.bytes().await?;
-    let seconds = state.file_seconds;
+    let (seconds, caller) = (state.file_seconds, caller(&request));
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let gone = CancellationToken::new();
     let _client = gone.clone().drop_guard();
@@ -64,7 +64,7 @@ pub async fn put(
             Err(Unread::Failed(error)) => return Err(error),
         };
         let (report, kv) =
-            library.upsert(&collection, documents, asks.as_deref(), move || !gone.is_cancelled()).await?;
+            library.upsert(&collection, documents, (asks.as_deref(), caller), move || !gone.is_cancelled()).await?;
         Ok::<_, Error>((report, kv, not_read))
     });
     let (report, kv, not_read) = added.await??;

@@ -136,12 +136,24 @@ fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> im
         let admitted = if has_method { admitted(&request, path) } else { Err(no_such_method(&request, methods)) };
         match admitted {
             Ok(visitor) => {
+                let is_tenant = visitor.bound().is_some();
                 request.extensions_mut().insert(visitor);
-                next.call(request).await
+                let response = next.call(request).await?;
+                Ok(if is_tenant { told_to_tenant(response) } else { response })
             }
             Err(error) => Ok(request.into_response(Refusal(error).error_response())),
         }
     }))
+}
+
+/// What failed here is told to a tenant without what is the owner's and others' alone.
+fn told_to_tenant(response: ServiceResponse<BoxBody>) -> ServiceResponse<BoxBody> {
+    let refusal = response.response().error().and_then(|error| error.as_error::<Refusal>());
+    let number = response.request().app_data::<web::Data<State>>().map_or(0, |state| state.env.random_u64());
+    match refusal.map(|refusal| refusal.to_tenant(number)) {
+        Some(told) => response.into_response(told.error_response()),
+        None => response,
+    }
 }
 
 fn no_such_method(request: &ServiceRequest, methods: &'static str) -> Error {

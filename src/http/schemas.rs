@@ -73,7 +73,7 @@ async fn remove(state: web::Data<State>, request: HttpRequest, path: web::Path<S
     let (tenant, name, caller) = (whose(&request)?, path.into_inner(), caller(&request));
     let wanted = name.clone();
     let work = async move { schemas.remove(&tenant, &wanted, caller).await };
-    let withdrawn = state.run(&request, Work::Change, work).await??;
+    let withdrawn = state.run(&request, Work::Remove, work).await??;
     Ok(HttpResponse::Ok().json(RemovedSchema { withdrawn, name, deleted: true }))
 }
 

@@ -230,7 +230,7 @@ impl State {
         );
         let ended = match work {
             // Their callers wait as long as it takes, and end it by leaving.
-            Work::Change | Work::Upkeep => task.await,
+            Work::Change | Work::Remove | Work::Upkeep => task.await,
             Work::Search | Work::Look => {
                 let left = self.deadline().saturating_sub(watch.elapsed());
                 tokio::time::timeout(left, task).await.map_err(|_| {

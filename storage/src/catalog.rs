@@ -1,8 +1,8 @@
 //! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
 //! ingest, warm-up and removal.
 //!
-//! Nothing here but schemas, which their clients have, and API keys, which are made anew, is the only copy of user data, so that a damaged
-//! catalog is moved aside and begun anew: without keys, nobody but the owner is let in.
+//! Nothing here but API keys, which are made anew, is the only copy of user data, so that a damaged catalog is moved aside and begun anew:
+//! without keys, nobody but the owner is let in. Schemas stand in files beside it ([`SchemaFiles`]).
 
 mod api_keys;
 mod calibration;
@@ -11,6 +11,8 @@ mod embedders;
 mod ingests;
 mod journal;
 mod objects;
+mod remains;
+mod schema_files;
 mod schemas;
 mod uses;
 
@@ -27,6 +29,8 @@ pub use self::api_keys::{ApiKeyRecord, Role};
 pub use self::embedders::EmbedderRecord;
 pub use self::ingests::{FileAttempt, IngestJob};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
+pub use self::remains::{Holder, Remains};
+use self::schema_files::SchemaFiles;
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
@@ -64,8 +68,10 @@ pub struct Catalog {
     removals: Tree,
     /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be removed from object storage
     object_removals: Tree,
-    /// Tenant, 0, name -> [`SchemaRecord`] as JSON
+    /// Tenant, 0, name -> [`SchemaRecord`] as JSON, as earlier versions kept them
     schemas: Tree,
+    /// The schemas.
+    schema_files: SchemaFiles,
     /// Tenant, 0, name, 0, version, 0, fingerprint [32] -> [`SchemaEntries`] as JSON
     schema_entries: Tree,
     /// Name -> [`ApiKeyRecord`] as JSON
@@ -108,6 +114,12 @@ impl Catalog {
     /// # Errors
     /// `Unavailable` if another process holds it; `Full` if the disk is.
     pub fn open(dir: &Path, env: &Env) -> Result<Self> {
+        let catalog = Self::open_sled(dir, env)?;
+        catalog.move_schemas_to_files()?;
+        Ok(catalog)
+    }
+
+    fn open_sled(dir: &Path, env: &Env) -> Result<Self> {
         match open_when_free(dir) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let mut aside = dir.as_os_str().to_owned();
@@ -231,6 +243,7 @@ impl Catalog {
             object_removals,
             pins,
             schemas,
+            schema_files: _,
             schema_entries,
             api_keys,
             kept_modules: _,
@@ -287,6 +300,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         removals: tree("removals")?,
         object_removals: tree("object_removals")?,
         schemas: tree("pml_schemas")?,
+        schema_files: SchemaFiles::beside(dir),
         schema_entries: tree("pml_entries")?,
         api_keys: tree("api_keys")?,
         kept_modules: Mutex::default(),

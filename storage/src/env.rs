@@ -5,7 +5,7 @@ mod stopwatch;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,6 +15,19 @@ use crate::{Error, ErrorKind, Result};
 
 /// The variable that arms failpoints in a process that a test starts; its form is that of [`Env::arm`].
 pub const FAILPOINTS_VARIABLE: &str = "RAGSTONE_FAILPOINTS";
+/// Whether this build has failpoints. A release has none: whoever sets a variable must not make a service fail. It has what measurements
+/// simulate a slow medium with: delays, which only the program itself can set.
+pub const HAS_FAILPOINTS: bool = cfg!(debug_assertions);
+
+/// Whether a build with failpoints, or without, knows a mode.
+fn is_known(has_failpoints: bool, mode: FailMode) -> bool {
+    has_failpoints || matches!(mode, FailMode::Off | FailMode::Delay(_) | FailMode::Line(_))
+}
+
+/// What the environment arms in a build with failpoints, or without.
+fn armed_by(has_failpoints: bool, variable: Option<String>) -> Option<String> {
+    variable.filter(|_| has_failpoints)
+}
 
 /// Clock, randomness and failpoints. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
@@ -36,7 +49,8 @@ struct Inner {
 
 #[derive(Debug)]
 enum Clock {
-    System,
+    /// And by how many milliseconds it is put ahead, for tests of clocks that are wrong.
+    System(AtomicI64),
     /// Milliseconds since 1970, moved by [`Env::advance`] only.
     Fixed(AtomicU64),
 }
@@ -101,16 +115,16 @@ impl Env {
     pub fn system() -> Self {
         // The standard library seeds a `RandomState` from the operating system: the one place that needs entropy.
         let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();
-        Self::new(Clock::System, seed)
+        Self::new(Clock::System(AtomicI64::new(0)), seed)
     }
 
-    /// [`Env::system`] with the failpoints of [`FAILPOINTS_VARIABLE`] armed.
+    /// [`Env::system`] with the failpoints of [`FAILPOINTS_VARIABLE`] armed, where this build has any.
     ///
     /// # Errors
     /// `InvalidInput` if the variable is malformed.
     pub fn from_environment() -> Result<Self> {
         let env = Self::system();
-        if let Ok(table) = std::env::var(FAILPOINTS_VARIABLE) {
+        if let Some(table) = armed_by(HAS_FAILPOINTS, std::env::var(FAILPOINTS_VARIABLE).ok()) {
             env.arm(&table)?;
         }
         Ok(env)
@@ -123,7 +137,7 @@ impl Env {
 
     /// The system's clock and randomness that `seed` replays: for measurements.
     pub fn system_with_seed(seed: u64) -> Self {
-        Self::new(Clock::System, seed)
+        Self::new(Clock::System(AtomicI64::new(0)), seed)
     }
 
     fn new(clock: Clock, seed: u64) -> Self {
@@ -141,9 +155,10 @@ impl Env {
     #[expect(clippy::disallowed_methods, reason = "this is the one place that asks the system for the time")]
     pub fn now_unix_ms(&self) -> u64 {
         match &self.0.clock {
-            Clock::System => {
+            Clock::System(ahead_ms) => {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-                u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+                let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+                now.saturating_add_signed(ahead_ms.load(Ordering::Relaxed))
             }
             Clock::Fixed(now) => now.load(Ordering::Relaxed),
         }
@@ -152,7 +167,7 @@ impl Env {
     /// Measures from now on this clock; a seeded one stands until [`Env::advance`] moves it.
     pub fn stopwatch(&self) -> Stopwatch {
         match &self.0.clock {
-            Clock::System => Stopwatch::start(),
+            Clock::System(_) => Stopwatch::start(),
             Clock::Fixed(_) => Stopwatch::seeded(self),
         }
     }
@@ -174,6 +189,23 @@ impl Env {
         if let Clock::Fixed(now) = &self.0.clock {
             now.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
+    }
+
+    /// Sets the wall clock, forward or back, as a person or a time server does; what stopwatches measure goes on as it was, but for a seeded
+    /// clock, which is all there is.
+    pub fn set_clock(&self, by_ms: i64) {
+        match &self.0.clock {
+            Clock::System(ahead_ms) => drop(ahead_ms.fetch_add(by_ms, Ordering::Relaxed)),
+            Clock::Fixed(now) => {
+                let set = |now: u64| Some(now.saturating_add_signed(by_ms));
+                let _ = now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+            }
+        }
+    }
+
+    /// Whether the clock stands until it is moved: then it is everybody's, those beyond this machine included.
+    pub fn is_seeded(&self) -> bool {
+        matches!(self.0.clock, Clock::Fixed(_))
     }
 
     /// The next number of the generator (SplitMix64). Not for secrets.
@@ -211,8 +243,11 @@ impl Env {
         Ok(())
     }
 
-    /// Arms one failpoint: it fires from the `nth` hit on (1 = the first).
+    /// Arms one failpoint: it fires from the `nth` hit on (1 = the first). A build without failpoints knows delays alone.
     pub fn set_fail_point(&self, name: &str, mode: FailMode, nth: u64) {
+        if !is_known(HAS_FAILPOINTS, mode) {
+            return;
+        }
         let point = FailPoint { mode, passes_left: nth.saturating_sub(1), hits: 0 };
         self.fail_points().insert(name.to_owned(), point);
         self.0.armed.store(true, Ordering::Release);
@@ -327,6 +362,33 @@ mod tests {
         assert!(std::panic::catch_unwind(move || clone.fail_point("a")).is_err());
         env.set_fail_point("a", FailMode::Off, 1);
         assert!(env.fail_point("a").is_ok());
+    }
+
+    #[test]
+    fn a_release_has_no_failpoints() {
+        let table = || Some("disk.before_write=kill".to_owned());
+        assert_eq!((armed_by(false, table()), armed_by(true, table())), (None, table()));
+        let slow = [FailMode::Off, FailMode::Delay(Duration::ZERO), FailMode::Line(Duration::ZERO)];
+        assert!(slow.into_iter().all(|mode| is_known(false, mode)), "what measurements simulate");
+        let broken = [FailMode::Error(ErrorKind::Full), FailMode::Hang, FailMode::Panic, FailMode::Kill];
+        assert!(
+            !broken.into_iter().any(|mode| is_known(false, mode))
+                && broken.into_iter().all(|mode| is_known(true, mode))
+        );
+        assert_eq!(HAS_FAILPOINTS, cfg!(debug_assertions));
+    }
+
+    #[test]
+    fn clocks_are_set_forward_and_back_and_stopwatches_go_on() {
+        let env = Env::system();
+        let (before, watch) = (env.now_unix_ms(), env.stopwatch());
+        env.set_clock(86_400_000);
+        assert!(env.now_unix_ms() >= before + 86_400_000);
+        env.set_clock(-2 * 86_400_000);
+        assert!(env.now_unix_ms() < before && watch.elapsed() < Duration::from_secs(3600));
+        let env = Env::seeded(1, 1000);
+        env.set_clock(-5000);
+        assert_eq!((env.now_unix_ms(), env.is_seeded()), (0, true));
     }
 
     #[test]

@@ -217,6 +217,30 @@ async fn a_file_answers_as_its_folder_does_and_never_from_another_file_s_kv() {
     assert_eq!(service.stop(), 0);
 }
 
+/// A service that runs has the model that a command means if the contents are the same, whatever the paths; and what asks nothing of the
+/// language model does not look at it.
+#[tokio::test]
+async fn a_running_service_is_known_by_its_models_content() {
+    let folder = Folder::new();
+    let [whole, rounded] = [("whole", BF16), ("rounded", Q8_0)].map(|(name, kind)| file(&folder, name, kind));
+    let service = folder.serve(&["--model", whole.to_str().unwrap()]).await;
+    service.add("world", WORLD).await;
+    // Another name, and the name of the served one at another place with other content.
+    let copy = folder.write("copies/copy.gguf", std::fs::read(&whole).unwrap());
+    let namesake = folder.write("others/whole.gguf", std::fs::read(&rounded).unwrap());
+    for model in [&whole, &copy] {
+        ask(&folder, &["--model", model.to_str().unwrap()]);
+    }
+    for model in [&rounded, &namesake] {
+        let model = ["--model", model.to_str().unwrap()];
+        let question = ["ask", "What does Calbet Works make?", "--collection", "world"];
+        folder.run(&[&question[..], &model].concat()).failed_with(&["has model `whole`", "leave --model out"]);
+        folder.run(&[&["search", "lanterns", "--collection", "world"][..], &model].concat()).succeeded();
+        folder.run(&[&["documents", "list", "--collection", "world"][..], &model].concat()).succeeded();
+    }
+    assert_eq!(service.stop(), 0);
+}
+
 #[test]
 fn every_command_takes_a_file() {
     let folder = Folder::new();

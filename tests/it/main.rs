@@ -62,6 +62,8 @@ mod settings;
 mod sharing;
 mod simulate;
 mod telemetry;
+mod tenants;
 mod top;
 mod tree;
+mod vacuum;
 mod warm;

@@ -57,7 +57,7 @@ impl Library {
             })?;
             let mut kv = Withdrawn::default();
             while let Some(StoredEntry { key, copies, bytes }) = leaving.pop() {
-                kv.add(Withdrawn { entries_removed: 1, copies_removed: copies, bytes_removed: bytes });
+                kv.add(Withdrawn { entries_removed: 1, copies_removed: copies, bytes_removed: bytes, pending: false });
                 leaving.extend(after.remove(&key).unwrap_or_default());
             }
             Ok(kv)

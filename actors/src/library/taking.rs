@@ -1,36 +1,85 @@
 //! Documents on their way into the corpus, and those of files that are gone on their way out.
 
-use ragstone_storage::corpus::{Document, Going, Taken, UpsertProgress, UpsertReport};
+use futures::future::BoxFuture;
+use ragstone_storage::corpus::{Course, Document, Going, Piece, Taken, UpsertProgress, UpsertReport};
+use ragstone_storage::env::Env;
 
 use super::{Library, Removed, Withdrawn};
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingests::{self, Begun};
 use crate::jobs::JobKind;
+use crate::turns::Turns;
+
+/// Documents that are cut at once: a long one takes a thread for a while.
+const CUT_AT_ONCE: usize = 4;
+/// Calls of the embedding model for upserts at once. Each computes on all processors for moments, so that more would only end later.
+const EMBEDDED_AT_ONCE: usize = 2;
+
+/// Turns at the pieces of upserts, by which those of several callers go on side by side, however long each takes.
+pub(super) struct Pieces {
+    cut: Turns,
+    embed: Turns,
+}
+
+impl Pieces {
+    pub fn new(env: &Env) -> Self {
+        let cut = Turns::for_long_work(CUT_AT_ONCE, 1, env.clone());
+        Self { cut, embed: Turns::new(EMBEDDED_AT_ONCE, env.clone()) }
+    }
+
+    async fn turn(&self, piece: Piece, caller: Caller) -> Box<dyn Send> {
+        let turns = match piece {
+            Piece::Cut => &self.cut,
+            Piece::Embed => &self.embed,
+        };
+        Box::new(turns.take(caller).await)
+    }
+}
+
+/// An upsert of a caller.
+struct OnItsWay<F> {
+    library: Library,
+    caller: Caller,
+    asked: F,
+}
+
+impl<F: Fn(UpsertProgress) -> Result<Going> + Send + Sync> Course for OnItsWay<F> {
+    fn asked(&self, progress: UpsertProgress) -> ragstone_storage::Result<Going> {
+        (self.asked)(progress)
+    }
+
+    fn turn(&self, piece: Piece) -> BoxFuture<'_, Box<dyn Send>> {
+        Box::pin(self.library.0.pieces.turn(piece, self.caller))
+    }
+}
 
 impl Library {
     /// As [`Corpus::upsert`](ragstone_storage::corpus::Corpus::upsert); KV of passages that no document has any more leaves the store. If the
-    /// caller goes away, it goes on as long as it is `wanted`, which is asked between commits.
+    /// caller goes away, it goes on as long as it is `wanted`, which is asked between calls of the embedding model. It computes at the
+    /// caller's turns, beside the upserts of others.
     ///
     /// # Errors
-    /// `Cancelled` once it is not wanted any more; what was committed by then stays.
+    /// `Cancelled` once it is not wanted any more, or the service stops; what was committed by then stays.
     pub async fn upsert(
         &self,
         collection: &str,
         documents: Vec<Document>,
-        asks: Option<&str>,
+        (asks, caller): (Option<&str>, Caller),
         wanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<(UpsertReport, Withdrawn)> {
-        let asked = move |progress: UpsertProgress| match wanted() {
-            true => Ok(Going::On),
-            false => {
-                let message = format!(
-                    "the caller went away; {} of {} documents were stored",
-                    progress.documents_done, progress.documents_total
-                );
-                Err(Error::new(ErrorKind::Cancelled, message))
-            }
+        let stopping = self.0.jobs.stopping().clone();
+        let asked = move |progress: UpsertProgress| {
+            let why = match (wanted(), stopping.is_cancelled()) {
+                (true, false) => return Ok(Going::On),
+                (true, true) => "the service stops; send the others again",
+                (false, _) => "the caller went away",
+            };
+            let UpsertProgress { documents_done, documents_total, .. } = progress;
+            let message = format!("{documents_done} of {documents_total} documents were stored: {why}");
+            Err(Error::new(ErrorKind::Cancelled, message))
         };
-        let (taken, kv) = self.take(collection, documents, asks, asked).await?;
+        let (taken, kv) = self.take(collection, documents, (asks, caller), asked).await?;
         Ok((taken.report, kv))
     }
 
@@ -45,22 +94,25 @@ impl Library {
             (false, true) => Ok(Going::Enough),
             (false, false) => Ok(Going::On),
         };
-        self.take(&of.job.collection, documents, None, asked).await.map(|(taken, _)| taken)
+        let program = (None, Caller::default());
+        self.take(&of.job.collection, documents, program, asked).await.map(|(taken, _)| taken)
     }
 
     async fn take(
         &self,
         collection: &str,
         documents: Vec<Document>,
-        asks: Option<&str>,
+        (asks, caller): (Option<&str>, Caller),
         asked: impl Fn(UpsertProgress) -> Result<Going> + Send + Sync + 'static,
     ) -> Result<(Taken, Withdrawn)> {
         let (library, collection, reach) = (self.clone(), collection.to_owned(), self.reach(asks).await);
         let change = self.0.jobs.run(JobKind::Change, async move {
             let change = library.change(reach)?;
-            let taken = library.0.corpus.upsert_while(&collection, documents, &change, &asked).await?;
+            let course = OnItsWay { library: library.clone(), caller, asked };
+            let taken = library.0.corpus.upsert_while(&collection, documents, &change, &course).await?;
             library.0.store.env().fail_point("removal.left_corpus")?;
-            Ok((taken, change.finish().await?))
+            // The documents are stored, whatever becomes of the KV of older ones.
+            Ok((taken, change.finish_or_leave().await))
         });
         change.await
     }

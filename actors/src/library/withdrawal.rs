@@ -34,10 +34,6 @@ impl Library {
             alike.entry((is_told, absent.into_iter().collect())).or_default().insert(tenant);
         }
         let (mut told, mut failed) = (Withdrawn::default(), found.failed);
-        if alike.is_empty() {
-            // What an earlier call could not remove may leave now.
-            alike.insert((false, BTreeSet::new()), BTreeSet::new());
-        }
         for ((is_told, absent), tenants) in alike {
             match self.withdraw(Some(tenants), passages, &absent.into_iter().collect()).await {
                 Ok(withdrawn) if is_told => told.add(withdrawn),
@@ -76,6 +72,7 @@ impl Library {
                 entries_removed: removed.entries,
                 copies_removed: removed.copies,
                 bytes_removed: removed.bytes,
+                pending: false,
             })
         })
         .await

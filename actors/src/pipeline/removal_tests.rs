@@ -8,6 +8,7 @@ use ragstone_storage::env::{Env, FailMode};
 use tempfile::TempDir;
 
 use super::tests::{close, open};
+use crate::caller::Caller;
 use crate::error::ErrorKind;
 use crate::ingests::Begun;
 use crate::prompt::PromptDate;
@@ -66,7 +67,7 @@ async fn an_ingest_in_the_middle_of_a_commit_writes_nothing_behind_a_removal() {
         let late = library.take_in(&begun, documents(&["owl"])).await.unwrap_err();
         assert_eq!(late.kind(), ErrorKind::Cancelled);
         // Somebody makes it anew: that is not the ingest's.
-        library.upsert("c", documents(&["rye"]), None, || true).await.unwrap();
+        library.upsert("c", documents(&["rye"]), (None, Caller::default()), || true).await.unwrap();
         assert!(library.take_in(&begun, documents(&["owl"])).await.is_err());
         assert!(library.remove_gone(&begun, "any").await.is_err());
         assert_eq!(collections(&ragstone).await, [("c".to_owned(), 1)]);

@@ -86,7 +86,7 @@ impl Parts {
         let jobs = Jobs::new(runtime.clone());
         let collector = Collector::new(&settings, object.as_ref(), env.clone());
         collector.into_iter().for_each(|collector| collector.start(jobs.clone(), &runtime));
-        let status = model_status(model_id, &model, &loaded.fingerprint);
+        let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
@@ -110,7 +110,7 @@ impl Parts {
             me: me.clone(),
         });
         pipeline.restore_what_is_lost();
-        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+        let library = library(&pipeline, &corpus, &catalog, &jobs);
         let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
@@ -143,6 +143,13 @@ impl Parts {
             processors,
         })
     }
+}
+
+/// The corpus with its KV, and the vacuum behind it.
+fn library(pipeline: &Pipeline, corpus: &Corpus, catalog: &Arc<Catalog>, jobs: &Jobs) -> Library {
+    let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+    library.start_vacuum(pipeline.settings.vacuum_within(), &pipeline.runtime);
+    library
 }
 
 /// `device_bytes` is what each device has for blocks; a block's bytes are those on all of them.
@@ -179,12 +186,13 @@ fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, r
     Runner { fusor, prefiller, store: store.clone() }
 }
 
-fn model_status(id: String, model: &LanguageModel, fingerprint: &Fingerprint) -> ModelStatus {
+fn model_status(id: String, model: &LanguageModel, (fingerprint, weights): (&Fingerprint, &str)) -> ModelStatus {
     ModelStatus {
         id,
         architecture: model.config().architecture.class_name().to_owned(),
         context: model.config().max_positions,
         fingerprint: fingerprint.to_string(),
+        weights: weights.to_owned(),
         weight_bytes: model.size_in_bytes(),
         kv_bytes_per_token: model.kv_layout().token_bytes(),
     }

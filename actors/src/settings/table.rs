@@ -104,6 +104,11 @@ pub const TABLE: &[Definition] = &[
         "`cost`: KV is stored on disk and in the bucket, and loaded from there, where that was measured to be faster than computing it. \
          `always`: all KV is.",
     ),
+    setting(
+        "vacuum_within_s",
+        "Seconds within which deleted or replaced text, and its KV, has left every file of the data folder; they are rewritten for that. \
+         `ragstone documents delete --now` waits for it.",
+    ).at_least(1),
     setting("object_url", "The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`.").by_default("none").under("A bucket for several nodes"),
     setting("object_options", "How the bucket is reached, such as `object_options.endpoint` or `object_options.region`.")
         .by_default("none"),

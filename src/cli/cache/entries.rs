@@ -180,7 +180,7 @@ async fn change<T: DeserializeOwned>(config: &Config, args: &ChangeArgs, verb: &
     let how = HowToChange { all: args.all, dry_run: args.dry_run };
     let body = ChangeEntries { filter: args.filter.entries(), how };
     let path = ["v1", "cache", verb];
-    access::with(config, &format!("cache {verb}"), async |client: &Client| {
+    access::with(config, format!("cache {verb}").as_str(), async |client: &Client| {
         let bar = Progress::new(format!("cache {verb}"), Unit::Nothing);
         bar.during(client.post(&path, &body)).await
     })

@@ -31,6 +31,9 @@ pub struct How {
     /// Say what would go, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Wait until its bytes have left every file, too; else they leave within the time of the setting vacuum_within_s
+    #[arg(long, conflicts_with = "dry_run")]
+    now: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -56,7 +59,7 @@ pub async fn remove_collection(config: &Config, command: &str, collection: &str,
     }
     let done = access::with(config, command, async |client: &Client| {
         let bar = Progress::new(format!("invalidating {collection}"), Unit::Nothing);
-        bar.during(invalidate(client, collection, None, how.dry_run)).await
+        bar.during(invalidate(client, collection, None, (how.dry_run, how.now))).await
     });
     tell(&done.await?, how.json)
 }
@@ -77,7 +80,7 @@ pub async fn remove_document(
         let shown = output::one_line(given, 40);
         let bar = Progress::new(format!("invalidating document {shown} of {collection}"), Unit::Nothing);
         let known = bar.during(by_id(client, &collection, given)).await;
-        let by_id = bar.during(invalidate(client, &collection, Some(given), how.dry_run)).await;
+        let by_id = bar.during(invalidate(client, &collection, Some(given), (how.dry_run, how.now))).await;
         let unknown = match by_id {
             Ok(done) => return Ok((done, known.into_iter().collect())),
             Err(error) if error.kind() == ErrorKind::NotFound => error,
@@ -97,9 +100,11 @@ pub async fn remove_document(
             return Err(Error::invalid_input(message));
         }
         let mut sum = InvalidatedText { removed: Removed::default(), dry_run: how.dry_run };
-        for document in &documents {
+        for (index, document) in documents.iter().enumerate() {
+            // Files are rewritten once, for all of them.
+            let now = how.now && index + 1 == documents.len();
             let InvalidatedText { removed, .. } =
-                bar.during(invalidate(client, &collection, Some(&document.id), how.dry_run)).await?;
+                bar.during(invalidate(client, &collection, Some(&document.id), (how.dry_run, now))).await?;
             add(&mut sum.removed, removed);
         }
         Ok((sum, documents))
@@ -132,10 +137,10 @@ async fn invalidate(
     client: &Client,
     collection: &str,
     document: Option<&str>,
-    dry_run: bool,
+    (dry_run, now): (bool, bool),
 ) -> Result<InvalidatedText> {
     let (all, document) = (document.is_none(), document.map(str::to_owned));
-    let body = Invalidate { collection: collection.to_owned(), document, all, dry_run };
+    let body = Invalidate { collection: collection.to_owned(), document, all, dry_run, now };
     client.post(&["v1", "cache", "invalidate"], &body).await
 }
 
@@ -146,6 +151,7 @@ fn add(sum: &mut Removed, more: Removed) {
     sum.kv.entries_removed += more.kv.entries_removed;
     sum.kv.copies_removed += more.kv.copies_removed;
     sum.kv.bytes_removed += more.kv.bytes_removed;
+    sum.kv.pending |= more.kv.pending;
 }
 
 fn tell(done: &InvalidatedText, json: bool) -> Result<()> {

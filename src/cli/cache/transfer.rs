@@ -43,8 +43,8 @@ async fn copy(config: &Config, args: Args, verb: &str, doing: &str) -> Result<()
     let (command, work) = (format!("cache {verb}"), async |client: &Client| watch(client, verb, &body, doing).await);
     // An import may be the first that a new folder sees.
     let done: CopiedEntries = match verb {
-        "import" if !args.dry_run => access::creating(config, &command, work).await?,
-        _ => access::with(config, &command, work).await?,
+        "import" if !args.dry_run => access::creating(config, command.as_str(), work).await?,
+        _ => access::with(config, command.as_str(), work).await?,
     };
     if args.json {
         output::json(&done)?;

@@ -59,7 +59,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     };
     if args.dry_run {
         let body = WarmUp { dry_run: true, ..wanted.body.clone() };
-        let estimate: WarmUpEstimate = access::with(config, "cache warm", async |client: &Client| {
+        let estimate: WarmUpEstimate = access::with(config, access::asking("cache warm"), async |client: &Client| {
             let bar = Progress::new("looking what is missing", Unit::Nothing);
             bar.during(client.post(&["v1", "cache", "warm"], &body)).await
         })
@@ -126,7 +126,7 @@ async fn watch(config: &Config, wanted: &Wanted) -> Result<(u64, WarmProgress)> 
             watched
         };
         let told = |is_remote: bool| Some(interrupted(job.get()?, is_remote && !passes.get()));
-        match access::with_told(config, "cache warm", work, &told).await {
+        match access::with_told(config, access::asking("cache warm"), work, &told).await {
             // The job is journaled, and the folder is free: this command goes on by itself.
             Err(_) if has_ended.get() => beside_bars(|| eprintln!("{}", access::ENDED)),
             done => return done,

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::program::{Given, is_program};
 use super::{Beside, document, named};
+use crate::access;
 use crate::api;
 use crate::api::chat::{CompletionRequest, Extension, FinishedBy, GenerationRequest, TextChunk};
 use crate::api::pml::Pml;
@@ -189,5 +190,5 @@ pub async fn run(client: &Client, args: &Args) -> Result<()> {
 
 /// Opens the way to the store.
 pub async fn with_store(config: &Config, args: Args) -> Result<()> {
-    crate::access::creating(config, "pml run", async |client: &Client| run(client, &args).await).await
+    access::creating(config, access::asking("pml run"), async |client: &Client| run(client, &args).await).await
 }

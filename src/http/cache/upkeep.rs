@@ -38,7 +38,7 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Inc
     verified.await
 }
 
-/// Frees what deleted entries still take on disk, and takes out of the bucket what is older than a time, too much, or what
+/// Frees what deleted text and entries still take on disk, and takes out of the bucket what is older than a time, too much, or what
 /// no key leads to: `{"ttl_s"?, "max_bytes"?, "dry_run"?}`. Nothing of the last hour leaves the bucket, so that other
 /// nodes' writing is safe.
 pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
@@ -51,6 +51,10 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: In
         return Err(Error::invalid_input(message).into());
     }
     let place = state.place(&request, Work::Upkeep).await?;
+    if !dry_run {
+        let library = ragstone.library().clone();
+        state.on_runtime(async move { library.vacuum_all().await }).await??;
+    }
     let collected = blocking(move || {
         let _place = place;
         let store = ragstone.store();

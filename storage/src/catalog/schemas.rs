@@ -1,4 +1,5 @@
-//! Prompts' schemas that clients keep here by name. The texts are theirs: a catalog that was damaged and begun anew lacks them.
+//! Prompts' schemas that clients keep here by name. Their texts stand in files ([`SchemaFiles`](super::SchemaFiles)), which a damaged
+//! catalog leaves alone; what is noted of their entries is in sled.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -128,8 +129,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn schema(&self, tenant: &str, name: &str) -> Result<Option<SchemaRecord>> {
-        let row = self.schemas.get(row(tenant, name)).map_err(sled_error)?;
-        Ok(row.and_then(|value| read_json(&value)))
+        self.schema_files.read(&row(tenant, name))
     }
 
     /// What tells the text of a tenant's schema from others; `None` where there is none. Memory only.
@@ -157,7 +157,9 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn schemas(&self) -> Result<Vec<SchemaRecord>> {
-        read_all(&self.schemas)
+        let mut all = self.schema_files.read_all(None)?;
+        all.sort_by_cached_key(|record| row(&record.tenant, &record.name));
+        Ok(all)
     }
 
     /// A tenant's schemas, by name.
@@ -165,7 +167,11 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn schemas_of(&self, tenant: &str) -> Result<Vec<SchemaRecord>> {
-        read_rows(self.schemas.scan_prefix(row(tenant, "")))
+        let mut all = self.schema_files.read_all(Some(tenant))?;
+        // Two names may have one hash's beginning.
+        all.retain(|record| record.tenant == tenant);
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
     }
 
     /// Keeps a schema in the place of what the tenant had under its name, whose entries are forgotten; durable on return.
@@ -175,7 +181,7 @@ impl Catalog {
     pub fn put_schema(&self, record: &SchemaRecord) -> Result<()> {
         self.forget_schema_entries(&record.tenant, &record.name)?;
         let row = row(&record.tenant, &record.name);
-        self.schemas.insert(&row[..], to_json(record)?).map_err(sled_error)?;
+        self.schema_files.write(&row, record)?;
         locked(&self.kept_modules).schemas.insert(row, KeptSchema::of(record));
         self.flush()
     }
@@ -186,7 +192,7 @@ impl Catalog {
     /// As sled says.
     pub fn remove_schema(&self, tenant: &str, name: &str) -> Result<bool> {
         let row = row(tenant, name);
-        let was_there = self.schemas.remove(&row).map_err(sled_error)?.is_some();
+        let was_there = self.schema_files.remove(&row)?;
         locked(&self.kept_modules).schemas.remove(&row);
         self.forget_schema_entries(tenant, name)?;
         self.flush()?;
@@ -247,6 +253,20 @@ impl Catalog {
         Ok(())
     }
 
+    /// Writes the schemas that an earlier version kept in sled into files, at the start.
+    pub(super) fn move_schemas_to_files(&self) -> Result<()> {
+        let earlier: Vec<SchemaRecord> = read_all(&self.schemas)?;
+        for record in &earlier {
+            let row = row(&record.tenant, &record.name);
+            // One that is there was written by a start that was cut off before it took it out of sled.
+            if self.schema_files.read(&row)?.is_none() {
+                self.schema_files.write(&row, record)?;
+            }
+            self.schemas.remove(&row).map_err(sled_error)?;
+        }
+        if earlier.is_empty() { Ok(()) } else { self.flush().and_then(|()| self.read_kept_modules()) }
+    }
+
     /// Reads what is kept in memory, at the start.
     pub(super) fn read_kept_modules(&self) -> Result<()> {
         let mut kept = KeptModules::default();
@@ -270,6 +290,56 @@ mod tests {
 
     use super::super::tests::open;
     use super::*;
+
+    #[test]
+    fn a_schema_is_in_no_file_once_it_is_removed_and_those_of_earlier_versions_are_moved() {
+        let dir = TempDir::new().unwrap();
+        let record = |name: &str, text: &str| SchemaRecord {
+            tenant: String::new(),
+            name: name.into(),
+            version: "1".into(),
+            schema: text.into(),
+            sources: BTreeMap::new(),
+            added_unix_ms: 0,
+        };
+        let is_somewhere = |text: &str| {
+            let mut folders = vec![dir.path().to_owned()];
+            let mut found = false;
+            while let Some(folder) = folders.pop() {
+                for entry in std::fs::read_dir(folder).unwrap() {
+                    let path = entry.unwrap().path();
+                    match path.is_dir() {
+                        true => folders.push(path),
+                        false => {
+                            let bytes = std::fs::read(&path).unwrap();
+                            found |= bytes.windows(text.len()).any(|window| window == text.as_bytes());
+                        }
+                    }
+                }
+            }
+            found
+        };
+        {
+            let catalog = open(&dir);
+            catalog.put_schema(&record("trip", "the quince of Orvik")).unwrap();
+            catalog.put_schema(&record("mill", "the medlar of Tarn")).unwrap();
+            assert!(is_somewhere("quince of Orvik") && is_somewhere("medlar of Tarn"));
+            catalog.put_schema(&record("trip", "the rowan")).unwrap();
+            assert!(!is_somewhere("quince of Orvik"), "replaced");
+            assert!(catalog.remove_schema("", "mill").unwrap() && !catalog.remove_schema("", "mill").unwrap());
+            assert!(!is_somewhere("medlar of Tarn"), "removed");
+            // As an earlier version kept it.
+            let earlier = record("old", "the elder");
+            catalog.schemas.insert(row("", "old"), to_json(&earlier).unwrap()).unwrap();
+        }
+        std::fs::write(dir.path().join("schemas/odd.json"), "{").unwrap();
+        let catalog = open(&dir);
+        assert_eq!(catalog.schemas().unwrap(), [record("old", "the elder"), record("trip", "the rowan")]);
+        assert_eq!(catalog.schemas_of("").unwrap().len(), 2);
+        assert_eq!(catalog.schemas_of("other").unwrap(), []);
+        assert_eq!(catalog.schema_version("", "old").as_deref(), Some("1"));
+        assert!(catalog.schemas.is_empty() && dir.path().join("schemas/odd.json").exists());
+    }
 
     #[test]
     fn entries_go_with_their_schema_and_those_of_an_old_text_are_not_named() {

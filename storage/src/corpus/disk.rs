@@ -31,6 +31,11 @@ pub(super) fn sync_folder(folder: &Path, known: &mut HashSet<PathBuf>) -> std::i
     Ok(())
 }
 
+/// Waits for the disk on which names a folder holds: what was removed from it does not come back with a power cut.
+pub(super) fn sync_names(folder: &Path) -> std::io::Result<()> {
+    std::fs::File::open(folder)?.sync_all()
+}
+
 /// Says what failed and what to do about it.
 pub(super) fn failed(doing: String) -> impl FnOnce(lancedb::Error) -> Error {
     move |error| {

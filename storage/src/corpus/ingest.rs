@@ -1,5 +1,7 @@
 //! Takes documents in: what changed is cut, embedded, tokenized and committed, in groups.
 
+mod upserting;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,11 +9,12 @@ use std::sync::atomic::Ordering;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::upserting::Upserting;
+use super::course::{Course, Destination, Piece};
 use super::schema::{self, Row};
 use super::stored::StoredVersion;
-use super::table::Writer;
 use super::{Corpus, Departures, Document, Passage, PassageEncoder, check_name, chunk, document};
-use crate::Result;
+use crate::{ErrorKind, Result};
 
 /// What an embedding model puts around a text.
 const SPECIAL_TOKENS: usize = 2;
@@ -63,9 +66,6 @@ pub struct Taken {
     pub documents: usize,
 }
 
-/// Hears how far an upsert is, and says whether it goes on; an error ends it before the next commit.
-type Asked<'a> = &'a (dyn Fn(UpsertProgress) -> Result<Going> + Send + Sync);
-
 /// A document that is to be written.
 struct Change {
     /// Its place among those that were given.
@@ -107,18 +107,21 @@ impl Corpus {
         self.upsert_while(collection, documents, departures, &asked).await.map(|taken| taken.report)
     }
 
-    /// As [`upsert`](Self::upsert), and its caller may have enough: `asked` is called before the collection is made, between calls of the
-    /// embedding model, and between commits, in the turn to write. So whoever removes the collection, and has it answer with an error
+    /// As [`upsert`](Self::upsert), and its caller may have enough: `course` is asked before the collection is made, between calls of the
+    /// embedding model, and before each commit, in the turn to write. So whoever removes the collection, and has it answer with an error
     /// before, finds nothing written behind him.
     ///
+    /// Documents are cut and embedded outside of the turn to write, which is taken for each commit: removals, and upserts of others, wait
+    /// for a commit at the most.
+    ///
     /// # Errors
-    /// As [`upsert`](Self::upsert)'s.
+    /// As [`upsert`](Self::upsert)'s; `NotFound` where the collection is deleted between two commits.
     pub async fn upsert_while(
         &self,
         collection: &str,
         documents: Vec<Document>,
         departures: &dyn Departures,
-        asked: Asked<'_>,
+        course: &dyn Course,
     ) -> Result<Taken> {
         // What is stored under another name stays within reach, and nothing is begun under one.
         if self.find(collection).await.is_err() {
@@ -130,68 +133,35 @@ impl Corpus {
             return Ok(Taken { report, documents: documents.len() });
         }
         let begun = UpsertProgress { documents_total: documents.len(), ..UpsertProgress::default() };
-        loop {
-            let Some(table) = self.find_or_create(collection, &|| asked(begun)).await? else {
+        let (into, stored) = loop {
+            let Some(table) = self.find_or_create(collection, &|| course.asked(begun)).await? else {
                 return Ok(Taken::default());
             };
-            let Some(writer) = table.write().await else { continue };
-            let stored = table.versions().await?;
-            let taken = self.ingest(&writer, collection, documents, (departures, asked), stored).await?;
-            // Whoever had enough does not wait for it; the next upsert does it.
-            if taken.documents == begun.documents_total {
-                writer.maintain(self.inner.options.vector_index_rows).await?;
+            let into = Destination::new(table);
+            match into.table.versions().await {
+                Ok(stored) => break (into, stored),
+                // It was dropped just now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
-            return Ok(taken);
-        }
-    }
-
-    /// Writes what changed of `documents`. `writer`'s collection holds `stored`.
-    async fn ingest(
-        &self,
-        writer: &Writer<'_>,
-        collection: &str,
-        documents: Vec<Document>,
-        (departures, asked): (&dyn Departures, Asked<'_>),
-        stored: HashMap<String, StoredVersion>,
-    ) -> Result<Taken> {
-        let total = documents.len();
-        let (changes, mut report) = changes(documents, &stored, self.passage_length())?;
-        let mut state =
-            UpsertProgress { documents_done: report.documents_unchanged, documents_total: total, passages_embedded: 0 };
-        let mut going = asked(state)?;
-        let mut group = Group::default();
-        let mut changes = changes.into_iter().peekable();
-        while going == Going::On
-            && let Some(change) = changes.next()
+        };
+        let mut upsert = Upserting::new(self, collection, into, (departures, course));
+        let taken = upsert.ingest(documents, &stored).await?;
+        // Whoever had enough does not wait for it; the next upsert does it.
+        if taken.documents == begun.documents_total
+            && let Some(writer) = upsert.into.table.write().await
         {
-            let (change, passages) = self.cut(collection, change).await?;
-            group.changes.push(change);
-            group.passages.push(passages);
-            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES;
-            if !is_full && changes.peek().is_some() {
-                // To cut a long document takes a while, too.
-                going = asked(state)?;
-                continue;
-            }
-            let mut embedded = |count| {
-                state.passages_embedded += count;
-                asked(state)
-            };
-            let left = self.commit(writer, std::mem::take(&mut group), departures, &mut report, &mut embedded).await?;
-            state.documents_done = report.documents();
-            if let Some(first) = left {
-                return Ok(Taken { report, documents: first });
-            }
-            going = asked(state)?;
+            writer.maintain(self.inner.options.vector_index_rows).await?;
         }
-        let first_left = group.changes.first().or(changes.peek()).map_or(total, |change| change.at);
-        Ok(Taken { report, documents: first_left })
+        Ok(taken)
     }
 
     /// The passages of a document, with their token ids.
     async fn cut(&self, collection: &str, change: Change) -> Result<(Change, Vec<Passage>)> {
         let (encoder, length, collection) = (self.encoder().clone(), self.passage_length(), collection.to_owned());
+        let env = self.inner.options.env.clone();
         super::blocking("cutting a document", move || {
+            env.fail_point("corpus.cut")?;
             let Document { title, text, source, metadata, elements, .. } = &change.document;
             let title_tokens = if title.is_empty() { 0 } else { encoder.count_tokens(title) };
             // The title is embedded with every passage. A long one must not crowd out the text.
@@ -217,84 +187,24 @@ impl Corpus {
         .await
     }
 
-    /// Embeds a group and commits it; where that was enough before all of it had its vectors, the place of the first document that is
-    /// left.
-    async fn commit(
-        &self,
-        writer: &Writer<'_>,
-        group: Group,
-        departures: &dyn Departures,
-        report: &mut UpsertReport,
-        embedded: &mut (dyn FnMut(usize) -> Result<Going> + Send),
-    ) -> Result<Option<usize>> {
-        let tokenizer = self.encoder().tokenizer_identity();
-        let Group { mut changes, passages } = group;
-        let counts: Vec<usize> = passages.iter().map(Vec::len).collect();
-        let replaced = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages > 0);
-        let mut rows = Vec::new();
-        for (change, passages) in changes.iter().zip(passages) {
-            let count = passages.len() as u32;
-            rows.extend(passages.into_iter().map(|passage| Row {
-                passage,
-                version: change.version.clone(),
-                passages: count,
-                tokenizer: tokenizer.clone(),
-                vector: Vec::new(),
-            }));
-        }
-        // What an older version says in the same words keeps its vector: new metadata costs no embedding.
-        let known = match replaced.is_empty() {
-            true => HashMap::new(),
-            false => writer.collection().vectors(&replaced).await?,
-        };
-        for row in &mut rows {
-            row.vector = known.get(&row.passage.id).cloned().unwrap_or_default();
-        }
-        drop(known);
-        let going = embedded(rows.iter().filter(|row| !row.vector.is_empty()).count())?;
-        let unknown: Vec<&mut Row> = rows.iter_mut().filter(|row| row.vector.is_empty()).collect();
-        if going == Going::On && !unknown.is_empty() {
-            self.embed(writer.collection().embedder()?, unknown, embedded).await?;
-        }
-        let kept = whole(&rows, &counts);
-        let left = changes.get(kept).map(|change| change.at);
-        changes.truncate(kept);
-        rows.truncate(counts[..kept].iter().sum());
-        for (change, passages) in changes.iter().zip(&counts) {
-            report.add(change, *passages);
-        }
-        let replaced = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages > 0);
-        let emptied = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages == 0);
-        self.inner.options.env.fail_point("corpus.before_commit")?;
-        let leaving = [&emptied[..], &replaced].concat();
-        if !leaving.is_empty() {
-            let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
-            self.announce(writer.collection(), Some((&leaving, &stay)), departures).await?;
-        }
-        if !emptied.is_empty() {
-            writer.remove(&emptied).await?;
-        }
-        if !rows.is_empty() {
-            writer.put(&rows, &replaced).await?;
-        }
-        Ok(left)
-    }
-
-    /// Gives rows their vectors, in order, until that is enough; `embedded` hears how many have one.
+    /// Gives rows their vectors, in order, at `course`'s turns, until that is enough; `embedded` hears how many have one.
     pub(super) async fn embed(
         &self,
         embedder: &Arc<dyn PassageEncoder>,
         mut rows: Vec<&mut Row>,
+        course: &dyn Course,
         embedded: &mut (dyn FnMut(usize) -> Result<Going> + Send),
     ) -> Result<()> {
         let mut rest = &mut rows[..];
         while !rest.is_empty() {
             let (batch, behind) = rest.split_at_mut(together(rest));
+            let turn = course.turn(Piece::Embed).await;
             self.inner.options.env.fail_point("corpus.embed")?;
             let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
             for (row, vector) in batch.iter_mut().zip(self.embed_passages(embedder, texts).await?) {
                 row.vector = vector;
             }
+            drop(turn);
             if embedded(batch.len())? == Going::Enough {
                 break;
             }

@@ -11,7 +11,9 @@
 //! spawn tasks that wait for each other. Work that binds the processor (embedding, tokenizing) runs on that runtime's
 //! blocking threads. One process at a time may have a corpus open; the data folder's lock sees to that.
 
+mod changing;
 mod chunk;
+mod course;
 mod disk;
 mod document;
 mod element;
@@ -42,6 +44,8 @@ use lancedb::query::{ColumnOrdering, QueryBase, Select};
 use lancedb::{ObjectStoreRegistry, Session};
 use serde::{Deserialize, Serialize};
 
+use self::changing::Changing;
+pub use self::course::{Course, Piece};
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
@@ -99,7 +103,9 @@ struct Inner {
     options: CorpusOptions,
     /// Collections whose tables are being built anew.
     renewing: std::sync::Mutex<HashSet<String>>,
+    /// Locked to look a table up, and not for longer.
     collections: tokio::sync::Mutex<BTreeMap<String, Arc<Collection>>>,
+    changing: Changing,
     passages_retokenized: AtomicU64,
     texts_embedded: AtomicU64,
 }
@@ -174,13 +180,15 @@ impl Corpus {
             options,
             renewing: std::sync::Mutex::default(),
             collections: tokio::sync::Mutex::new(collections),
+            changing: Changing::default(),
             passages_retokenized: AtomicU64::new(0),
             texts_embedded: AtomicU64::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Removes a document; how many passages went. 0 where there was none. `departures` hears of them first.
+    /// Removes a document; how many passages went. 0 where there was none. `departures` hears of them first. Indexes are brought up to
+    /// date by the next upsert, so that nobody waits for that here.
     ///
     /// # Errors
     /// `NotFound` for an unknown collection.
@@ -192,28 +200,14 @@ impl Corpus {
             let documents = [document_id.to_owned()];
             self.announce(&table, Some((&documents, &HashSet::new())), departures).await?;
             let removed = writer.remove(&documents).await?;
-            writer.maintain(self.inner.options.vector_index_rows).await?;
-            return Ok(removed);
-        }
-    }
-
-    /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first.
-    pub async fn delete_collection(&self, collection: &str, departures: &dyn Departures) -> Result<usize> {
-        loop {
-            let table = self.find(collection).await?;
-            let Some(writer) = table.write().await else { continue };
-            self.announce(&table, None, departures).await?;
-            let mut collections = self.inner.collections.lock().await;
-            self.forget_superseded(&table)?;
-            let removed = writer.drop_table(&self.inner.db).await?;
-            collections.remove(collection);
+            writer.prune_if_many().await?;
             return Ok(removed);
         }
     }
 
     /// All collections by name.
     pub async fn collections(&self) -> Result<Vec<CollectionInfo>> {
-        let tables: Vec<_> = self.inner.collections.lock().await.values().cloned().collect();
+        let tables = self.tables(None).await?;
         let mut infos = Vec::with_capacity(tables.len());
         for table in tables {
             let (documents, passages) = (table.documents().await?, table.rows().await?);
@@ -302,44 +296,12 @@ impl Corpus {
 
     async fn find(&self, name: &str) -> Result<Arc<Collection>> {
         check_stored_name(name)?;
-        self.inner.collections.lock().await.get(name).cloned().ok_or_else(|| unknown(name))
+        self.served(name).await.ok_or_else(|| unknown(name))
     }
 
     /// Whether any collection is another's than the default tenant's.
     pub async fn has_tenants(&self) -> bool {
         self.inner.collections.lock().await.keys().any(|name| !tenant_of(name).is_empty())
-    }
-
-    /// `None` where a new one is not wanted any more, which is asked while nobody can remove it.
-    async fn find_or_create(
-        &self,
-        name: &str,
-        asked: &(dyn Fn() -> Result<Going> + Send + Sync),
-    ) -> Result<Option<Arc<Collection>>> {
-        let mut collections = self.inner.collections.lock().await;
-        if let Some(table) = collections.get(name) {
-            return Ok(Some(Arc::clone(table)));
-        }
-        if asked()? == Going::Enough {
-            return Ok(None);
-        }
-        let of_tenant = collections.keys().filter(|other| tenant_of(other) == tenant_of(name)).count();
-        if of_tenant >= MOST_OF_TENANT || collections.len() >= MOST_COLLECTIONS {
-            let message = format!(
-                "{MOST_OF_TENANT} collections of a tenant, and {MOST_COLLECTIONS} in all, are the most there may be: delete some, or put \
-                 the documents into one that is there"
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        let Inner { db, folder, encoder, .. } = &*self.inner;
-        if table::path_of(folder, name, Stage::Serving).exists() {
-            let message =
-                format!("the files of a collection `{name}` that was deleted are still read; try again in a moment");
-            return Err(Error::new(ErrorKind::Unavailable, message));
-        }
-        let table = Arc::new(Collection::create(db, folder, (name, Stage::Serving), encoder.clone()).await?);
-        collections.insert(name.to_owned(), Arc::clone(&table));
-        Ok(Some(table))
     }
 
     /// The passages with token ids of the encoder's tokenizer; ids of another are made again, and counted.

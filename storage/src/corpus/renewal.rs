@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError};
 use serde::Serialize;
 
 use super::disk::io_failed;
-use super::ingest::{GROUP_PASSAGES, Going};
+use super::ingest::{GROUP_PASSAGES, Going, UpsertProgress};
 use super::naming::{Stage, check_stored_name, table_at, unknown};
 use super::table::{Collection, Writer, manifests, path_of};
 use super::{Corpus, blocking};
@@ -226,7 +226,9 @@ impl Corpus {
             // They were deleted meanwhile.
             return Ok(0);
         }
-        self.embed(new.collection().embedder()?, rows.iter_mut().collect(), &mut |_| Ok(Going::On)).await?;
+        // It computes when it likes: there is one at a time.
+        let on = |_: UpsertProgress| Ok(Going::On);
+        self.embed(new.collection().embedder()?, rows.iter_mut().collect(), &on, &mut |_| Ok(Going::On)).await?;
         new.put(&rows, replaced).await?;
         Ok(rows.len())
     }

@@ -41,6 +41,14 @@ pub trait Departures: Send + Sync {
     /// # Errors
     /// Whatever keeps the passages from being noted.
     fn departing(&self, passages: Vec<PassageTokens>) -> Result<()>;
+
+    /// Something of this collection will be gone, if only metadata: what the files have of it leaves them with [`Corpus::vacuum`].
+    ///
+    /// # Errors
+    /// Whatever keeps that from being noted.
+    fn leaving(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Nobody wants to know.
@@ -138,6 +146,7 @@ impl Corpus {
     ) -> Result<()> {
         // A worker of the runtime may block for the moments that a journal takes; the corpus wants a multi-thread runtime.
         let note = |passages: Vec<PassageTokens>| tokio::task::block_in_place(|| departures.departing(passages));
+        tokio::task::block_in_place(|| departures.leaving(&table.name))?;
         let filter = documents.map(|(documents, _)| table::any_of(documents));
         self.scan_table(table, filter, &mut |mut passages| {
             passages.retain(|passage| documents.is_none_or(|(_, stay)| !stay.contains(passage.id.as_str())));
@@ -149,10 +158,13 @@ impl Corpus {
         .await
     }
 
-    async fn tables(&self, collection: Option<&str>) -> Result<Vec<Arc<Collection>>> {
+    pub(super) async fn tables(&self, collection: Option<&str>) -> Result<Vec<Arc<Collection>>> {
         match collection {
             Some(name) => Ok(vec![self.find(name).await?]),
-            None => Ok(self.inner.collections.lock().await.values().cloned().collect()),
+            None => {
+                let all = self.inner.collections.lock().await;
+                Ok(all.values().filter(|table| !table.is_gone()).cloned().collect())
+            }
         }
     }
 

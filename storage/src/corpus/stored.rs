@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::query::{QueryBase, Select};
 
 use super::schema;
@@ -17,12 +18,23 @@ pub(super) struct StoredVersion {
 impl Collection {
     /// Every stored document's version, by id.
     pub async fn versions(&self) -> Result<HashMap<String, StoredVersion>> {
+        self.versions_where(None).await
+    }
+
+    /// The versions of those of `documents` that are stored, by id.
+    pub async fn versions_of(&self, documents: &[String]) -> Result<HashMap<String, StoredVersion>> {
+        self.versions_where(Some(any_of(documents))).await
+    }
+
+    async fn versions_where(&self, which: Option<Expr>) -> Result<HashMap<String, StoredVersion>> {
         let snapshot = self.snapshot().await?;
-        let query = snapshot.table.query().only_if("ordinal = 0").select(Select::columns(&[
-            "document_id",
-            "version",
-            "passages",
-        ]));
+        let first = col("ordinal").eq(lit(0_u32));
+        let which = match which {
+            Some(which) => first.and(which),
+            None => first,
+        };
+        let columns = ["document_id", "version", "passages"];
+        let query = snapshot.table.query().only_if_expr(which).select(Select::columns(&columns));
         let mut versions = HashMap::new();
         for batch in self.run(query).await? {
             let (ids, hashes) = (schema::strings(&batch, "document_id")?, schema::strings(&batch, "version")?);

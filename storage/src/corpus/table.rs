@@ -6,9 +6,11 @@
 //!
 //! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
 
+mod upkeep;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchIterator};
@@ -18,7 +20,6 @@ use lancedb::arrow::SendableRecordBatchStream;
 use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
 use lancedb::query::ExecutableQuery;
-use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
@@ -30,20 +31,8 @@ use crate::{Error, ErrorKind, Result};
 
 const SUFFIX: &str = ".lance";
 
-/// Rows that a search may scan beside the full-text and vector indexes before they are added to them: this many, and a
-/// 64th of the table, as adding them rewrites much of an index.
-const UNINDEXED_ROWS: usize = 256;
-const UNINDEXED_SHARE: usize = 64;
-/// Every commit makes a fragment; past this many, and one for 512 rows, they are merged. That the bound grows with the
-/// table keeps what merging writes in proportion to what was added.
-const FRAGMENTS: usize = 16;
-const ROWS_PER_FRAGMENT: usize = 512;
 /// Passages in a cell of the vector index, about.
 const CELL_ROWS: u32 = 1024;
-/// A fragment of this size is not rewritten any more, which bounds what a small upsert into a large table may cost.
-const FRAGMENT_ROWS: usize = 65_536;
-/// Every commit makes a version; past this many the superseded ones are removed.
-const VERSIONS: usize = 32;
 
 /// The table of one collection.
 pub(super) struct Collection {
@@ -58,6 +47,8 @@ pub(super) struct Collection {
     dimension: usize,
     /// Another table has taken its place: whoever reads it may go on, nobody writes into it, and the last one takes its files along.
     replaced: AtomicBool,
+    /// It was dropped: there is no such collection, whoever still holds it.
+    gone: AtomicBool,
     /// Held by the one writer.
     writer: tokio::sync::Mutex<()>,
     /// Shared by readers; taken alone to remove files that a reader's snapshot may need.
@@ -66,6 +57,8 @@ pub(super) struct Collection {
     synced: Mutex<HashSet<PathBuf>>,
     /// Whether the vectors are indexed, once that was looked up.
     vectors_indexed: Mutex<Option<bool>>,
+    /// Changes of documents since it was opened: whoever saw as many knows what it holds.
+    commits: AtomicU64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -129,10 +122,12 @@ impl Collection {
             schema,
             dimension,
             replaced: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             writer: tokio::sync::Mutex::default(),
             files: RwLock::default(),
             synced: Mutex::default(),
             vectors_indexed: Mutex::default(),
+            commits: AtomicU64::new(0),
         })
     }
 
@@ -175,6 +170,16 @@ impl Collection {
     /// A value of the table's own metadata.
     pub fn metadata(&self, key: &str) -> &str {
         self.schema.metadata().get(key).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Whether it was dropped.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Changes of documents since it was opened.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Acquire)
     }
 
     /// Waits for the turn to write. `None` where the collection was dropped in the meantime.
@@ -268,6 +273,8 @@ impl Writer<'_> {
     pub async fn put(&self, rows: &[schema::Row], replaced: &[String]) -> Result<()> {
         let Collection { table, schema, dimension, .. } = self.collection;
         let batch = schema::encode(rows, schema, *dimension)?;
+        // Before it, as one that fails may have been done.
+        self.collection.commits.fetch_add(1, Ordering::AcqRel);
         let failed = self.collection.failed("write to");
         if replaced.is_empty() {
             table.add(batch).execute().await.map_err(failed)?;
@@ -283,75 +290,23 @@ impl Writer<'_> {
 
     /// Takes out documents; how many passages went.
     pub async fn remove(&self, documents: &[String]) -> Result<usize> {
+        self.collection.commits.fetch_add(1, Ordering::AcqRel);
         let deleted = self.collection.table.delete(&any_of(documents)).await;
         let deleted = deleted.map_err(self.collection.failed("delete from"))?;
         self.sync().await?;
         Ok(deleted.num_deleted_rows as usize)
     }
 
-    /// Drops the collection; how many passages went.
-    pub async fn drop_table(self, db: &Connection) -> Result<usize> {
+    /// Drops the collection; how many passages went. Waits for who reads it. Its name may come back with a power cut until the folder is
+    /// synced.
+    pub async fn drop_table(&self, db: &Connection) -> Result<usize> {
         let mut files = self.collection.files.write().await;
         let rows = self.collection.rows().await?;
         let dropped = db.drop_table(&self.collection.table_name, &[]).await;
         dropped.map_err(self.collection.failed("drop"))?;
         *files = Files::Gone;
+        self.collection.gone.store(true, Ordering::Release);
         Ok(rows)
-    }
-
-    /// Brings the indexes up to date and removes what is superseded, where enough of it has gathered.
-    ///
-    /// It looks at the table and not at what was done just now, so that it also finishes what a kill cut off.
-    pub async fn maintain(&self, vector_index_rows: usize) -> Result<()> {
-        let Collection { table, folder, .. } = self.collection;
-        let failed = |doing: &str| self.collection.failed(doing);
-        let indexes = table.list_indices().await.map_err(failed("look at the indexes of"))?;
-        let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
-        let rows = self.collection.rows().await?;
-        let mut rewritten = false;
-        if !has("content") {
-            self.collection.create_text_index().await?;
-            rewritten = true;
-        }
-        if !has("vector") && rows >= vector_index_rows {
-            self.collection.create_vector_index().await?;
-            *locked(&self.collection.vectors_indexed) = Some(true);
-            rewritten = true;
-        }
-        let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);
-        if behind as usize > UNINDEXED_ROWS + rows / UNINDEXED_SHARE {
-            let action = OptimizeAction::Index(OptimizeOptions::default());
-            table.optimize(action).await.map_err(failed("update the indexes of"))?;
-            rewritten = true;
-        }
-        let fragments = match table.as_native() {
-            Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
-            None => 0,
-        };
-        if fragments > FRAGMENTS + rows / ROWS_PER_FRAGMENT {
-            let options = CompactionOptions { target_rows_per_fragment: FRAGMENT_ROWS, ..CompactionOptions::default() };
-            let action = OptimizeAction::Compact { options, remap_options: None };
-            table.optimize(action).await.map_err(failed("compact"))?;
-            rewritten = true;
-        }
-        if rewritten || manifests(folder) > VERSIONS {
-            self.sync().await?;
-            self.prune().await?;
-        }
-        Ok(())
-    }
-
-    /// Removes the files of superseded versions. The data folder's lock keeps other processes out, the writer's turn
-    /// other writers, and `files` the readers: nobody has a transaction open, so even unverified files may go.
-    async fn prune(&self) -> Result<()> {
-        let _files = self.collection.files.write().await;
-        let action = OptimizeAction::Prune {
-            older_than: Some(Duration::zero()),
-            delete_unverified: Some(true),
-            error_if_tagged_old_versions: None,
-        };
-        let pruned = self.collection.table.optimize(action).await;
-        pruned.map(drop).map_err(self.collection.failed("remove superseded files of"))
     }
 
     /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk.

@@ -9,6 +9,7 @@ use super::ingest::GROUP_PASSAGES;
 use super::*;
 use crate::env::{Env, FailMode};
 
+mod beside;
 mod enough;
 mod filters;
 mod renewal;

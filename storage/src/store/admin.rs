@@ -203,4 +203,13 @@ impl KvStore {
     pub fn compact_disk(&self) -> Result<u64> {
         self.0.tiers.disk.compact()
     }
+
+    /// Has RocksDB rewrite its files where something was deleted from them: on return no file has it. BLOCKS.
+    ///
+    /// # Errors
+    /// As RocksDB says.
+    pub fn vacuum_disk(&self) -> Result<()> {
+        let disk = &self.0.tiers.disk;
+        if disk.has_deleted()? { disk.compact().map(drop) } else { Ok(()) }
+    }
 }

@@ -2,18 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::KvStore;
 use super::reader::EntryReader;
 use super::tiers::count;
 use crate::entry::EntryHeader;
+use crate::env::Stopwatch;
 use crate::key::{KvKey, SegmentDigest};
 use crate::lock::locked;
 use crate::tier::{EntryId, EntryTier, Precision, Tier, TierEntry, Use};
 use crate::{Error, ErrorKind};
 
-/// How long an entry of object storage that could not be read is left alone, in milliseconds.
-const AVOIDED_MS: u64 = 30_000;
+/// How long an entry of object storage that could not be read is left alone.
+const AVOIDED: Duration = Duration::from_secs(30);
 /// Entries that are left alone, at the most.
 const MOST_AVOIDED: usize = 1024;
 
@@ -78,7 +80,7 @@ pub struct Wanted<'a> {
 #[derive(Default)]
 pub(super) struct State {
     /// Entries of object storage that could not be read lately, and until when they are left alone.
-    avoided: HashMap<KvKey, u64>,
+    avoided: HashMap<KvKey, Stopwatch>,
 }
 
 impl KvStore {
@@ -142,10 +144,10 @@ impl KvStore {
     /// As [`find_objects`](Self::find_objects), lossy entries among them where they are of use, and kept here at all.
     pub fn find_wanted<'a>(&self, wanted: impl IntoIterator<Item = Wanted<'a>>) -> ObjectsFound {
         let Some(object) = &self.0.tiers.object else { return ObjectsFound::default() };
-        let (now, keeps_lossy, found_in) = (self.env().now_unix_ms(), object.keeps_lossy(), self.epoch());
+        let (keeps_lossy, found_in) = (object.keeps_lossy(), self.epoch());
         let mut asked = Vec::new();
         for Wanted { key, tokens, precision } in wanted {
-            let is_avoided = locked(&self.0.find).avoided.get(key).is_some_and(|until| *until > now);
+            let is_avoided = locked(&self.0.find).avoided.get(key).is_some_and(is_avoided_since);
             if is_avoided || self.contains(key).is_some() {
                 continue;
             }
@@ -264,16 +266,15 @@ impl KvStore {
                 Err(error) => tracing::warn!(key = %id.key, %error, "a damaged object could not be removed"),
             }
         }
-        let now = self.env().now_unix_ms();
         let avoided = &mut locked(&self.0.find).avoided;
         if avoided.len() >= MOST_AVOIDED {
-            avoided.retain(|_, until| *until > now);
+            avoided.retain(|_, since| is_avoided_since(since));
         }
         if avoided.len() >= MOST_AVOIDED {
             // So many that the tier's breaker is open; this one must be hidden from the plan that is made next.
             avoided.clear();
         }
-        avoided.insert(id.key, now + AVOIDED_MS);
+        avoided.insert(id.key, self.env().stopwatch());
     }
 
     /// Tells every tier's policy what a prompt used, and counts what was declined to load. Memory only.
@@ -289,4 +290,9 @@ impl KvStore {
     pub fn write_uses(&self) {
         self.0.uses.write_if_many();
     }
+}
+
+/// Whether an object that failed then is still left alone, however the wall clock was set since.
+fn is_avoided_since(since: &Stopwatch) -> bool {
+    since.elapsed() < AVOIDED
 }

@@ -33,13 +33,18 @@ const MISFITS: [EntryShape; 5] = [
 
 /// An entry of [`TOKENS`] in this shape, every value `value`: its key says nothing of either.
 fn entry(shape: EntryShape, value: f32) -> Entry {
+    costing(shape, value, 1_500)
+}
+
+/// The same, which says that it took so long to compute.
+fn costing(shape: EntryShape, value: f32, compute_us: u64) -> Entry {
     let EntryShape { layers, kv_dim, dtype } = shape;
     let new =
         NewEntry { fingerprint: MODEL, salt: "".into(), parent: None, tokens: TOKENS.into(), layers, kv_dim, dtype };
     let mut builder = EntryBuilder::new(new).unwrap();
     let side = dtype.encode(&vec![value; TOKENS.len() * kv_dim as usize]);
     (0..layers).for_each(|_| builder.push_layer(&side, &side).unwrap());
-    builder.finish(1_500, 7).unwrap()
+    builder.finish(compute_us, 7).unwrap()
 }
 
 fn id() -> EntryId {
@@ -91,6 +96,21 @@ fn an_object_of_the_right_shape_is_a_hit() {
     let reader = store.open_entry(&id().key, &TOKENS).unwrap();
     (0..SHAPE.layers).for_each(|layer| drop(reader.layer(layer).unwrap()));
     assert_eq!(store.contains(&id().key), Some(Tier::Host), "promoted");
+}
+
+/// An entry that says it took for ever to compute would never leave this machine's tiers for another one.
+#[test]
+fn what_an_object_says_of_its_computing_is_bounded() {
+    let (bucket, dir) = (Arc::new(InMemory::new()), TempDir::new().unwrap());
+    let forged = Arc::new(costing(SHAPE, 0.5, u64::MAX));
+    bucket_tier(&bucket, Codec::Plain).put(&forged).unwrap();
+    let store = open(&dir, Some(bucket_tier(&bucket, Codec::Plain)), Some(SHAPE));
+    let reader = store.open_entry(&id().key, &TOKENS).unwrap();
+    (0..SHAPE.layers).for_each(|layer| drop(reader.layer(layer).unwrap()));
+    let mut costs = Vec::new();
+    let each = &mut |entry: crate::store::EntryInfo| costs.push(entry.summary.compute_us);
+    store.entries(&[Tier::Host, Tier::Object], each).unwrap();
+    assert!(!costs.is_empty() && costs.iter().all(|cost| *cost <= 1_000_000 * TOKENS.len() as u64), "{costs:?}");
 }
 
 /// Reads to the first layer that fails, which is dropped as the engine does it.

@@ -50,8 +50,6 @@ struct Progress {
     doomed: HashSet<KvKey>,
     /// What is to leave object storage by its name.
     named: HashSet<(Fingerprint, EntryId)>,
-    /// What an earlier call, which may have been another tenant's, left there: it is not counted.
-    earlier: HashSet<KvKey>,
     failed: Option<Error>,
 }
 
@@ -80,7 +78,8 @@ impl KvStore {
     /// of this model and of `others`, whose digests may be among the segments; those behind them, which other nodes computed
     /// and this one never held, are left to the bucket's collector: no key leads to them any more. BLOCKS.
     ///
-    /// What a dead bucket keeps is noted in the catalog; every later call removes it, one without segments too.
+    /// What a dead bucket keeps is noted in the catalog; every later call removes it, one without segments too. That fails for what it
+    /// was called for alone: without segments, for all that is noted.
     ///
     /// # Errors
     /// The first that a tier says; every other step is done all the same. Then some are left, and the call is to be repeated.
@@ -90,7 +89,7 @@ impl KvStore {
     }
 
     /// As [`invalidate`](Self::invalidate), of some tenants' entries; those of others stay, and are not counted. What others have planned of
-    /// these segments is not filed either. `None`: of everybody's.
+    /// these segments is not filed either. `None`: of everybody's; for some, what a dead bucket kept of earlier calls is left alone.
     ///
     /// # Errors
     /// As [`invalidate`](Self::invalidate)'s.
@@ -124,6 +123,14 @@ impl KvStore {
         }
         let Progress { keys, copies, bytes, failed, .. } = done;
         failed.map_or(Ok(Invalidated { entries: keys.len() as u64, copies, bytes }), Err)
+    }
+
+    /// Whether a bucket that did not answer keeps what was to be removed: [`invalidate`](Self::invalidate) without segments tries again.
+    ///
+    /// # Errors
+    /// As the catalog says.
+    pub fn has_object_removals(&self) -> Result<bool> {
+        Ok(!self.0.uses.catalog.object_removals()?.is_empty())
     }
 
     /// Nothing of these segments, and nothing on the device, that is planned before this call is filed after it, whoever's it is.
@@ -238,7 +245,7 @@ impl KvStore {
         }
     }
 
-    /// Removes the objects of some segments, and those that this or an earlier call named.
+    /// Removes the objects of some segments, those that this call named, and, of everybody's, those that earlier ones did.
     fn remove_objects(
         &self,
         tenants: Option<&BTreeSet<String>>,
@@ -247,11 +254,6 @@ impl KvStore {
         done: &mut Progress,
     ) {
         let Some(object) = &self.0.tiers.object else { return };
-        let noted = done.noted(self.0.uses.catalog.object_removals()).unwrap_or_default();
-        if tenants.is_some() {
-            done.earlier = noted.difference(&done.named).map(|(_, id)| id.key).collect();
-        }
-        done.named.extend(noted);
         let models = self.models(others);
         let mut listed: HashSet<SegmentDigest> = HashSet::new();
         if !segments.is_empty()
@@ -264,6 +266,30 @@ impl KvStore {
         }
         // Even if the listing failed: this node does not find any more what it asked to have deleted.
         self.remove_named_objects(|(model, id)| !(listed.contains(&id.segment) && models.contains(model)), done);
+        if tenants.is_none() {
+            self.remove_earlier_objects(segments.is_empty(), done);
+        }
+    }
+
+    /// Removes what earlier calls named and could not remove. Where that is not what was `wanted`, it fails nobody: it was another's, and
+    /// is tried again.
+    fn remove_earlier_objects(&self, wanted: bool, done: &mut Progress) {
+        let Some(object) = &self.0.tiers.object else { return };
+        let Some(noted) = done.noted(self.0.uses.catalog.object_removals()) else { return };
+        let earlier: HashSet<_> = noted.difference(&done.named).copied().collect();
+        // A bucket that failed just now is not waited for twice.
+        if earlier.is_empty() || done.failed.is_some() {
+            return;
+        }
+        done.doomed.extend(earlier.iter().map(|(_, id)| id.key));
+        match object.remove_many(&earlier.iter().copied().collect::<Vec<_>>()) {
+            Ok(removed) => {
+                removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
+                done.noted(self.0.uses.catalog.finish_object_removals(&earlier));
+            }
+            Err(error) if wanted => drop(done.noted::<()>(Err(error))),
+            Err(error) => tracing::debug!(%error, "what earlier removals left in the bucket stays there for now"),
+        }
     }
 
     /// Removes what was named, and `is_left` says is there still; then it is noted no more.
@@ -272,8 +298,7 @@ impl KvStore {
         let left: Vec<_> = done.named.iter().copied().filter(is_left).collect();
         done.doomed.extend(left.iter().map(|(_, id)| id.key));
         if let Some(removed) = done.noted(object.remove_many(&left)) {
-            let counted = removed.into_iter().filter(|(key, _)| !done.earlier.contains(key)).collect::<Vec<_>>();
-            counted.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
+            removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
             let gone = std::mem::take(&mut done.named);
             done.noted(self.0.uses.catalog.finish_object_removals(&gone));
         }

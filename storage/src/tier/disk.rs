@@ -206,6 +206,14 @@ impl DiskTier {
         Ok(before.saturating_sub(self.file_bytes()))
     }
 
+    /// Whether files have anything that was deleted.
+    ///
+    /// # Errors
+    /// As RocksDB says.
+    pub fn has_deleted(&self) -> Result<bool> {
+        rocks::has_deleted(&self.0.db)
+    }
+
     /// Whether the key can be found; memory only.
     pub fn contains(&self, key: &KvKey) -> bool {
         self.index().contains(key)

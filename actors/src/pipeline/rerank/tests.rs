@@ -50,7 +50,11 @@ async fn open(folder: &TempDir, settings: Settings, reranker: Option<PathBuf>) -
     let ragstone = Ragstone::open(settings, &folders, Env::seeded(7, 0), |_| {}).await.unwrap();
     let document =
         |(title, text): &(&str, &str)| Document { title: (*title).into(), text: (*text).into(), ..Document::default() };
-    ragstone.library().upsert("world", PAGES.iter().map(document).collect(), None, || true).await.unwrap();
+    ragstone
+        .library()
+        .upsert("world", PAGES.iter().map(document).collect(), (None, Caller::default()), || true)
+        .await
+        .unwrap();
     ragstone
 }
 

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::super::tests::{close, question};
 use super::*;
+use crate::caller::Caller;
 use crate::deadline::deadline_after;
 use crate::folders::Folders;
 use crate::prompt::Task;
@@ -45,7 +46,7 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
         let person_page = format!("{chair} plays harp. {chair} keeps 12 doves.");
         [document(company, company_page), document(chair, person_page)]
     });
-    ragstone.library().upsert("world", pages.collect(), None, || true).await.unwrap();
+    ragstone.library().upsert("world", pages.collect(), (None, Caller::default()), || true).await.unwrap();
     ragstone
 }
 

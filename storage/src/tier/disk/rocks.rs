@@ -154,6 +154,30 @@ fn compact_families(db: &DB) -> Result<()> {
     Ok(())
 }
 
+/// Whether tables, blob files or the log have anything that was deleted. Keys are written once, so that nothing else is superseded.
+pub(super) fn has_deleted(db: &DB) -> Result<bool> {
+    let tables = db.live_files().map_err(|failed| error("list its files", failed))?;
+    if tables.iter().any(|table| table.num_deletions > 0) {
+        return Ok(true);
+    }
+    for family in [frames(db)?, entries(db)?, index(db)?] {
+        let named = [
+            c"rocksdb.num-deletes-active-mem-table",
+            c"rocksdb.num-deletes-imm-mem-tables",
+            c"rocksdb.live-blob-file-garbage-size",
+        ];
+        for name in named {
+            // What it does not tell may be anything.
+            let told =
+                db.property_int_value_cf(family, name).map_err(|failed| error("count what is deleted", failed))?;
+            if told != Some(0) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// Size of table and blob files; zero for what RocksDB does not tell.
 pub(super) fn file_bytes(db: &DB) -> u64 {
     let of = |family: Result<&ColumnFamily>| {

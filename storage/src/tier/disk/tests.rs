@@ -362,3 +362,32 @@ fn errors_say_what_to_do() {
     let error = DiskTier::open(&file, lru(0), Env::seeded(0, 0), &Remembered::default()).err().unwrap();
     assert!(error.to_string().contains("create the KV folder"), "{error}");
 }
+
+/// What was deleted is in no file once the tier was compacted, and a tier without deletions is not.
+#[test]
+fn deleted_entries_leave_the_files() {
+    let dir = TempDir::new().unwrap();
+    let tier = open(&dir, 1 << 20);
+    let (kept, gone) =
+        (entry_behind(None, &[0x5152_5354, 0x6162_6364]), entry_behind(None, &[0x7172_7374, 0x4142_4344]));
+    let pattern =
+        |entry: &Entry| entry.header().tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>();
+    let is_in_files = |entry: &Entry| {
+        let pattern = pattern(entry);
+        std::fs::read_dir(dir.path().join("kv")).unwrap().any(|file| {
+            let path = file.unwrap().path();
+            path.is_file() && std::fs::read(path).unwrap().windows(pattern.len()).any(|window| window == pattern)
+        })
+    };
+    tier.write(&kept).unwrap();
+    tier.write(&gone).unwrap();
+    assert!(!tier.has_deleted().unwrap());
+    tier.compact().unwrap();
+    assert!(is_in_files(&kept) && is_in_files(&gone));
+    tier.delete_entry(&gone.header().key).unwrap();
+    tier.flush().unwrap();
+    assert!(tier.has_deleted().unwrap() && is_in_files(&gone));
+    tier.compact().unwrap();
+    assert!(is_in_files(&kept) && !is_in_files(&gone));
+    assert!(!tier.has_deleted().unwrap(), "nothing to do again");
+}

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 use schemars::JsonSchema;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{Operation, Pending};
 use super::layout::{Name, Space};
-use super::requests::delete;
+use super::requests::{create, delete};
 use super::{Known, ObjectTier, Seen};
 use crate::key::KvKey;
 use crate::{Error, ErrorKind, Result};
@@ -27,8 +28,8 @@ pub struct CollectOptions {
     pub ttl: Option<Duration>,
     /// The oldest leave until no more bytes are there, of all models together. `None`: the tier's capacity, if it has one.
     pub max_bytes: Option<u64>,
-    /// What is younger never leaves: it may be a part of what another node is writing. Must be longer than clocks of nodes
-    /// and bucket differ, and than a chain of entries takes to be written.
+    /// What is younger never leaves: it may be a part of what another node is writing. Must be longer than a chain of entries takes to be
+    /// written. Ages are told by the bucket's clock, whatever this machine's says.
     pub grace: Duration,
     /// Says what would leave, and deletes nothing.
     pub dry_run: bool,
@@ -124,7 +125,7 @@ impl ObjectTier {
             }
         }
         let found = self.find(&mut collected, &go_on)?;
-        let now_ms = self.client.bucket.env.now_unix_ms();
+        let now_ms = self.bucket_now_ms()?;
         let capacity_bytes = Some(self.capacity_bytes).filter(|&bytes| bytes > 0);
         let options = CollectOptions { max_bytes: options.max_bytes.or(capacity_bytes), ..*options };
         let leaving = plan(&found, &options, now_ms);
@@ -150,6 +151,30 @@ impl ObjectTier {
             self.evicted.fetch_add(collected.left_for_size, Ordering::Relaxed);
         }
         Ok(collected)
+    }
+
+    /// The time by the bucket's clock, which stamps the objects: that of one that is written now. A clock of this machine that is ahead
+    /// would make what another node is writing look old.
+    ///
+    /// # Errors
+    /// `Unavailable` where nothing can be written there: then nothing can be removed either.
+    fn bucket_now_ms(&self) -> Result<u64> {
+        let env = &self.client.bucket.env;
+        if env.is_seeded() {
+            return Ok(env.now_unix_ms());
+        }
+        let (bucket, path) = (self.client.bucket.clone(), self.names.clock(env.random_u64()));
+        let operation = Operation { doing: "look at the bucket's clock", failpoint: "object.clock", bytes: 0 };
+        self.client.wait(async move {
+            let look = async {
+                create(&bucket, &path, vec![Bytes::from_static(b"clock")], 5).await?;
+                let meta = bucket.head(&path).await;
+                delete(&bucket, &path).await?;
+                let gone = || Error::new(ErrorKind::Unavailable, "object storage: what was just written is not there");
+                Ok(modified_ms(&meta?.ok_or_else(gone)?))
+            };
+            bucket.operate(operation, look).await
+        })
     }
 
     /// What is there now, of this model.

@@ -104,6 +104,11 @@ impl Names {
         self.model(space, fingerprint).join(segment.to_string())
     }
 
+    /// Where somebody looks at the bucket's clock: no entry, and gone again at once.
+    pub fn clock(&self, number: u64) -> Path {
+        self.prefix.clone().join("clock").join(format!("{number:016x}"))
+    }
+
     pub fn object(&self, name: &Name) -> Path {
         self.segment(name.space, &name.fingerprint, &name.id.segment).join(name.id.key.to_string())
     }

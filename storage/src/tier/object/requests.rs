@@ -1,17 +1,33 @@
 //! The requests that make up an operation on one object.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutPayload};
 
 use super::client::{Bucket, fault};
 use super::layout::{self, Layout, Name};
+use crate::cost::Costs;
+use crate::entry::EntryHeader;
 use crate::{Error, ErrorKind, Result};
 
 /// The first read of an object: the header of an entry of up to about 16,000 tokens.
 pub(super) const FIRST_READ_BYTES: u64 = 64 << 10;
 /// A larger object is looked for before it is sent, because the bucket refuses one that is there after the sending only.
 const LOOK_FIRST_BYTES: u64 = 1 << 20;
+
+/// Of what a bucket says of another node's computing: no node that serves anybody is slower, in microseconds a token.
+const MOST_US_PER_TOKEN: u64 = 1_000_000;
+/// How many times slower than this machine another may have been, once this one was measured.
+const MOST_TIMES_SLOWER: f64 = 8.0;
+
+/// What computing an entry took, as far as a bucket is believed: an entry that says it took for ever would never leave host memory and
+/// disk for another one. `own_us`: what it takes here, where that was measured. Pure.
+fn believed_us(said_us: u64, tokens: usize, own_us: Option<f64>) -> u64 {
+    let most = MOST_US_PER_TOKEN.saturating_mul(tokens as u64);
+    said_us.min(own_us.map_or(most, |own_us| (own_us * MOST_TIMES_SLOWER) as u64))
+}
 
 /// A header that was read.
 pub(super) struct Opened {
@@ -37,6 +53,7 @@ pub(super) async fn read_header(bucket: &Bucket, path: Path, name: &Name) -> Res
             layout::decode(&header, &promise, name)?
         };
         let whole = (have == meta.size).then_some(start);
+        let layout = believed(bucket, layout);
         Ok(Opened { path: path.clone(), etag: meta.e_tag, layout, whole })
     };
     match opened().await {
@@ -44,6 +61,17 @@ pub(super) async fn read_header(bucket: &Bucket, path: Path, name: &Name) -> Res
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn believed(bucket: &Bucket, mut layout: Layout) -> Layout {
+    let model = bucket.costs.get().map(Costs::model).filter(|model| model.prefill.is_measured);
+    let tokens = layout.header.tokens.len();
+    let own_us = model.map(|model| model.prefill.prefill_us(0.0, tokens as f64));
+    let compute_us = believed_us(layout.header.compute_us, tokens, own_us);
+    if compute_us != layout.header.compute_us {
+        layout.header = Arc::new(EntryHeader { compute_us, ..(*layout.header).clone() });
+    }
+    layout
 }
 
 /// Creates an object; false if there is one of that name.
@@ -76,5 +104,19 @@ pub(super) async fn delete(bucket: &Bucket, path: &Path) -> Result<()> {
     match bucket.store.delete(path).await {
         Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
         Err(error) => Err(fault("delete", path, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_is_believed_as_far_as_computing_takes() {
+        assert_eq!(believed_us(1_500, 2, None), 1_500);
+        assert_eq!(believed_us(u64::MAX, 2, None), 2_000_000);
+        assert_eq!(believed_us(u64::MAX, usize::MAX, None), u64::MAX);
+        assert_eq!((believed_us(u64::MAX, 2, Some(100.0)), believed_us(700, 2, Some(100.0))), (800, 700));
+        assert_eq!(believed_us(0, 0, None), 0);
     }
 }

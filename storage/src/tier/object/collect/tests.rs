@@ -166,6 +166,22 @@ fn node(store: &Arc<InMemory>, fingerprint: Fingerprint, env: &Env) -> ObjectTie
     ObjectTier::over(store.clone(), Path::from("kv"), &options, fingerprint, env.clone()).unwrap()
 }
 
+/// A clock of this machine that is days ahead, or behind: what another node has just written stays.
+#[test]
+fn ages_are_told_by_the_buckets_clock() {
+    let (store, env) = (Arc::new(InMemory::new()), Env::system());
+    let tier = node(&store, MODEL, &env);
+    let entry = put(&tier, None, &[1]);
+    let orphan = put(&tier, Some(key(99)), &[3]);
+    let day_ms = 86_400_000;
+    for by_ms in [10 * day_ms, -20 * day_ms] {
+        env.set_clock(by_ms);
+        let collected = tier.collect(&CollectOptions { ttl: Some(HOUR), ..CollectOptions::default() }).unwrap();
+        assert_eq!((collected.objects, collected.foreign, collected.freed_bytes), (2, 0, 0));
+        assert!(is_there(&tier, &entry) && is_there(&tier, &orphan));
+    }
+}
+
 #[test]
 fn a_bucket_is_collected_as_planned() {
     let (store, writer, env) = bucket();

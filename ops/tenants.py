@@ -1,0 +1,271 @@
+"""The tenants and the judgement of ops/tenants. Python's standard library only.
+
+The honest tenants search their own collections, add a document now and then and delete it again, a few at a time. Being told to come
+back counts as waiting: a time ends with an answer. The hostile tenant has one key, and sends from a process of its own.
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import zipfile
+
+from hostile import PASSAGES, PATIENCE_SECONDS, Service, call_with, head, p
+
+# Honest clients at once.
+CLIENTS = 4
+# Of how many searches one is followed by an addition and a deletion.
+CHANGE_EVERY = 4
+QUERIES = ["copper lanterns", "blue poppies", "salt in the harbour", "four boats"]
+DOCUMENTS = "/v1/collections/notes/documents"
+MOST_RATIO = 3.0
+OPERATIONS = ["search", "delete", "add"]
+
+
+def docx(paragraphs):
+    """A file of some kilobytes that unpacks to a text of so many paragraphs."""
+    text = "".join(f"<w:p><w:r><w:t>The mill of Orvik number {n} grinds rye and wheat.</w:t></w:r></w:p>" for n in range(paragraphs))
+    document = f'<?xml version="1.0"?><w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{text}</w:body></w:document>'
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", document)
+    return file.getvalue()
+
+
+class Tenants:
+    """Honest ones, and what their requests took."""
+
+    def __init__(self, service, keys):
+        self.service, self.keys = service, keys
+        self.times = {name: [] for name in OPERATIONS}
+        self.missing, self.shed, self.number = [], 0, 0
+
+    async def timed(self, name, method, path, body, key):
+        begun = time.monotonic()
+        while True:
+            try:
+                status, text = await asyncio.wait_for(call_with(self.service, method, path, body, key), PATIENCE_SECONDS)
+            except (OSError, asyncio.TimeoutError) as error:
+                status, text = 0, repr(error).encode()
+            if status == 200:
+                self.times[name].append(time.monotonic() - begun)
+                return
+            self.shed += status in (429, 503)
+            if status not in (429, 503) or time.monotonic() - begun > PATIENCE_SECONDS:
+                self.missing.append(f"{name}: {status}: {text[:200]!r}")
+                return
+            await asyncio.sleep(0.1)
+
+    async def client(self, number, until):
+        draw = random.Random(number)
+        while time.monotonic() < until:
+            key = draw.choice(self.keys)
+            body = {"query": draw.choice(QUERIES), "top_k": 3}
+            await self.timed("search", "POST", "/v1/collections/notes/search", body, key)
+            if draw.randrange(CHANGE_EVERY) == 0:
+                self.number += 1
+                name = f"d{self.number}"
+                document = {"id": name, "title": "Note", "text": f"Note {name} of the mill."}
+                await self.timed("add", "POST", DOCUMENTS, {"documents": [document]}, key)
+                await self.timed("delete", "DELETE", f"{DOCUMENTS}/{name}", None, key)
+            await asyncio.sleep(draw.uniform(0.02, 0.08))
+
+    async def run(self, seconds):
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(self.client(number, until) for number in range(CLIENTS)))
+        return self
+
+
+class Hostile:
+    """One tenant's worst."""
+
+    def __init__(self, service, key, kind, number):
+        self.service, self.key, self.attack = service, key, getattr(self, kind)
+        self.draw, self.number = random.Random(f"{kind}.{number}"), number * 1_000_000
+
+    async def run(self):
+        while True:
+            try:
+                await self.attack()
+            except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+                pass
+            await asyncio.sleep(self.draw.uniform(0, 0.05))
+
+    def next(self):
+        self.number += 1
+        return self.number
+
+    async def send(self, method, path, body):
+        return await call_with(self.service, method, path, body, self.key)
+
+    async def uploads(self):
+        """Files that unpack to megabytes of text, which take hours to embed."""
+        await self.send("PUT", f"/v1/collections/heavy/files/{self.next()}.docx", docx(100_000))
+
+    async def upserts(self):
+        """Many documents whose metadata is as large as it may be."""
+        metadata = {"a": [self.draw.randrange(10) for _ in range(3000)]}
+        documents = [{"id": f"u{self.next()}", "title": "t" * 200, "text": "!?;:,. " * 4000, "metadata": metadata} for _ in range(8)]
+        await self.send("POST", "/v1/collections/heavy/documents", {"documents": documents})
+
+    async def collections(self):
+        """Collections made and removed, one after the other."""
+        name = f"/v1/collections/c{self.next()}"
+        await self.send("POST", f"{name}/documents", {"documents": [{"text": f"The heron {self.number}."}]})
+        await self.send("DELETE", name, None)
+
+    async def deletions(self):
+        """Documents replaced and deleted again and again."""
+        path = "/v1/collections/heavy/documents"
+        await self.send("POST", path, {"documents": [{"id": "x", "text": f"The heron {self.next()}."}]})
+        await self.send("DELETE", f"{path}/x", None)
+
+    async def schemas(self):
+        """Prompt schemas of many modules, kept and forgotten."""
+        modules = "".join(f'<module name="m{n}">The boat {n} of {self.next()}.</module>' for n in range(200))
+        await self.send("POST", "/v1/pml/schemas", {"schema": f'<schema name="s">{modules}</schema>'})
+        await self.send("DELETE", "/v1/pml/schemas/s", None)
+
+    async def programs(self):
+        """Prompts of many elements."""
+        await self.send("POST", "/v1/chat/completions", {
+            "messages": [{"role": "user", "content": '<prompt schema="a">' + "<b/>" * 90_000 + "</prompt>"}], "max_tokens": 4,
+            "ragstone": {"pml": {"schema": '<schema name="a"><module name="b">A boat.</module></schema>'}},
+        })
+
+    async def grammars(self):
+        """Formats that take long to compile."""
+        names = [f"p{n}" for n in range(4000)]
+        schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
+        await self.send("POST", "/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "?"}], "max_tokens": 4,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        })
+
+    async def searches(self):
+        """Wide searches with large filters."""
+        wanted = {"type": "not", "filter": {"type": "in", "key": "a", "value": [f"v{n}" for n in range(1000)]}}
+        await self.send("POST", "/v1/collections/heavy/search", {"query": "mill " * 200, "top_k": 1000, "filter": wanted})
+
+    async def slow_bodies(self):
+        """Announces a megabyte and sends a byte a second."""
+        reader, writer = await asyncio.open_connection(self.service.host, self.service.port)
+        writer.write(head("POST", "/v1/collections/heavy/documents", 1 << 20, f"Authorization: Bearer {self.key}\r\n"))
+        try:
+            while not reader.at_eof():
+                writer.write(b" ")
+                await writer.drain()
+                try:
+                    await asyncio.wait_for(reader.read(1000), 1)
+                    return
+                except asyncio.TimeoutError:
+                    pass
+        finally:
+            writer.close()
+
+
+KINDS = ["uploads", "upserts", "collections", "deletions", "schemas", "programs", "grammars", "searches", "slow_bodies"]
+
+
+def attack(host, port, key, kind, clients):
+    """What the hostile process runs. It stands for another machine: the service's processors are not its to take."""
+    os.nice(19)
+    service = argparse.Namespace(host=host, port=port)
+
+    async def all_of_them():
+        await asyncio.gather(*(Hostile(service, key, kind, number).run() for number in range(clients)))
+
+    asyncio.run(all_of_them())
+
+
+def row(name, tenants):
+    cells = []
+    for operation in OPERATIONS:
+        times = tenants.times[operation]
+        cells.append(f"{p(times, 0.5):>7.0f} {p(times, 0.99):>7.0f}" if times else f"{'-':>7} {'-':>7}")
+    return f"{name:<20} {len(tenants.times['search']):>8} " + "  ".join(cells)
+
+
+async def owner_post(service, token, path, body):
+    status, text = await call_with(service, "POST", path, body, None, f"X-Ragstone-Token: {token}\r\n")
+    assert status == 200, text
+    return json.loads(text)
+
+
+async def judge(service, data, arguments):
+    while (await call_with(service, "GET", "/readyz", None, None))[0] != 200:
+        await asyncio.sleep(0.1)
+    with open(os.path.join(data, "service.json"), encoding="utf-8") as record:
+        token = json.load(record)["token"]
+    keys = []
+    for number in range(arguments.tenants):
+        wanted = {"name": f"k{number}", "role": "write", "tenant": f"t{number}"}
+        keys.append((await owner_post(service, token, "/v1/keys", wanted))["key"])
+    hostile, honest = keys[0], keys[1:]
+    documents = [{"title": title, "text": text} for title, text in PASSAGES]
+    for key in honest:
+        status, text = await call_with(service, "POST", DOCUMENTS, {"documents": documents}, key)
+        assert status == 200, text
+    await Tenants(service, honest).run(5)
+    print(f"{'others, ms':<20} {'searches':>8} " + "  ".join(f"{name + ' p50':>7} {'p99':>7}" for name in OPERATIONS) + "   memory MiB")
+    failures = []
+    for kind in arguments.only.split(",") if arguments.only else KINDS:
+        # Right before, so that what else the machine does is the same.
+        quiet = await Tenants(service, honest).run(arguments.seconds)
+        print(f"{row('quiet', quiet)}   {service.resident_mib():.0f}", flush=True)
+        process = multiprocessing.get_context("spawn").Process(
+            target=attack, args=(service.host, service.port, hostile, kind, arguments.clients), daemon=True
+        )
+        process.start()
+        attacked = await Tenants(service, honest).run(arguments.seconds)
+        process.terminate()
+        process.join()
+        ratios = {name: p(attacked.times[name], 0.99) / p(quiet.times[name], 0.99) for name in OPERATIONS if attacked.times[name] and quiet.times[name]}
+        told = ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items())
+        print(f"{row(kind, attacked)}   {service.resident_mib():.0f}   p99 times the quiet: {told}; told to come back {attacked.shed} times", flush=True)
+        failures += [f"{kind}: an answer is missing: {missing}" for missing in (quiet.missing + attacked.missing)[:3]]
+        failures += [
+            f"{kind}: the p99 of {name} is {ratios[name]:.1f} times the quiet one (wanted: at most {MOST_RATIO:g})"
+            for name in ["search", "delete"] if ratios.get(name, 0) > MOST_RATIO
+        ]
+        if service.process.poll() is not None:
+            failures.append(f"{kind}: the service ended")
+            break
+        # What the hostile clients left behind ends first.
+        await asyncio.sleep(3)
+    return failures
+
+
+def main():
+    # The service must not outlive its tormentor.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--ragstone", required=True)
+    arguments.add_argument("--seconds", type=float, default=30, help="of the quiet time and of each kind")
+    arguments.add_argument("--tenants", type=int, default=100)
+    arguments.add_argument("--clients", type=int, default=20, help="connections of the hostile tenant")
+    arguments.add_argument("--only", default="", help=f"some of {','.join(KINDS)}")
+    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    arguments = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as data:
+        settings = ["keys=required", "calibrate_when_idle=false", *arguments.set]
+        service = Service(arguments.ragstone, data, settings)
+        try:
+            failures = asyncio.run(judge(service, data, arguments))
+        finally:
+            service.process.terminate()
+            service.process.wait()
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+//! How an upsert goes on: whether it is still wanted, and when it may compute.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use super::Corpus;
+use super::ingest::{Going, UpsertProgress};
+use super::table::Collection;
+use crate::{Error, ErrorKind, Result};
+
+/// A piece of an upsert that takes processors. None holds anything that another upsert or removal waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// A document is cut into passages, on one thread.
+    Cut,
+    /// Some texts go through the embedding model, on all.
+    Embed,
+}
+
+/// What an upsert asks whoever wants it. A function that hears how far it is, and says whether it goes on, is one whose pieces wait for
+/// nobody.
+pub trait Course: Send + Sync {
+    /// Hears how far the upsert is, and says whether it goes on; an error ends it before the next commit.
+    ///
+    /// # Errors
+    /// Whatever ends it.
+    fn asked(&self, progress: UpsertProgress) -> Result<Going>;
+
+    /// Waits for the turn at a piece of work. It is over when the result is dropped.
+    fn turn(&self, _: Piece) -> BoxFuture<'_, Box<dyn Send>> {
+        Box::pin(std::future::ready(Box::new(()) as Box<dyn Send>))
+    }
+}
+
+impl<F: Fn(UpsertProgress) -> Result<Going> + Send + Sync> Course for F {
+    fn asked(&self, progress: UpsertProgress) -> Result<Going> {
+        self(progress)
+    }
+}
+
+/// Where an upsert's documents go. Between two commits others write, and another table may take its place, or none.
+pub(super) struct Destination {
+    pub table: Arc<Collection>,
+    /// How many commits the table had when the upsert last looked at what it holds; `None`: it did not look yet.
+    pub seen: Option<u64>,
+}
+
+impl Destination {
+    /// A table, before anybody looks at what it holds.
+    pub fn new(table: Arc<Collection>) -> Self {
+        let seen = Some(table.commits());
+        Self { table, seen }
+    }
+
+    /// Looks for the table that has taken this one's place. Where there is none, the collection was deleted: who `has_stored` nothing yet
+    /// begins it anew, as if it had come later. `None`: it is not wanted any more.
+    ///
+    /// # Errors
+    /// `NotFound` where something of the upsert went with the collection; what `course` returns.
+    pub async fn again(
+        (corpus, collection): (&Corpus, &str),
+        progress: UpsertProgress,
+        has_stored: bool,
+        course: &dyn Course,
+    ) -> Result<Option<Self>> {
+        let table = match corpus.find(collection).await {
+            Ok(table) => Some(table),
+            Err(_) if has_stored => return Err(deleted_meanwhile(collection, progress)),
+            Err(_) => corpus.find_or_create(collection, &|| course.asked(progress)).await?,
+        };
+        Ok(table.map(Self::new))
+    }
+}
+
+fn deleted_meanwhile(collection: &str, progress: UpsertProgress) -> Error {
+    let UpsertProgress { documents_done, documents_total, .. } = progress;
+    let message = format!(
+        "collection `{collection}` was deleted while documents were added to it: {documents_done} of {documents_total} went with it, \
+         and the others were not stored; send them again where they are wanted"
+    );
+    Error::new(ErrorKind::NotFound, message)
+}
