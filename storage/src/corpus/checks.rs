@@ -61,7 +61,7 @@ impl Checks {
     pub fn add(&mut self, table: &Path, names: impl Iterator<Item = String>) -> Result<()> {
         let mut added = Vec::new();
         for name in names.filter(|name| !self.has(name) && !is_own(name)) {
-            let (hash, bytes) = hash_of(&table.join(&name), &mut |_| {})?;
+            let (hash, bytes) = hash_of(&table.join(&name), &mut |_| true)?;
             added.push((name, Listed { hash, bytes }));
         }
         if added.is_empty() {
@@ -101,11 +101,16 @@ impl Checks {
 
     /// What is wrong with a file that is there; `None` where it is as it was written, or is not listed.
     pub fn compare(&self, table: &Path, name: &str) -> Result<Option<String>> {
-        self.compare_telling(table, name, &mut |_| {})
+        self.compare_telling(table, name, &mut |_| true)
     }
 
-    /// As [`compare`](Self::compare); `read` hears of every piece that was read.
-    pub fn compare_telling(&self, table: &Path, name: &str, read: &mut dyn FnMut(usize)) -> Result<Option<String>> {
+    /// As [`compare`](Self::compare); `read` hears of every piece that was read, and says whether to go on: `Interrupted` where not.
+    pub fn compare_telling(
+        &self,
+        table: &Path,
+        name: &str,
+        read: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Option<String>> {
         let Some(listed) = self.listed.get(name) else { return Ok(None) };
         let (hash, bytes) = hash_of(&table.join(name), read)?;
         Ok(match (bytes == listed.bytes, hash == listed.hash) {
@@ -140,7 +145,7 @@ fn digits(hash: &blake3::Hash, count: usize) -> String {
     hash.to_hex()[..count].to_owned()
 }
 
-fn hash_of(path: &Path, read: &mut dyn FnMut(usize)) -> Result<(String, u64)> {
+fn hash_of(path: &Path, read: &mut dyn FnMut(usize) -> bool) -> Result<(String, u64)> {
     let (mut file, mut hasher, mut bytes) = (File::open(path)?, blake3::Hasher::new(), 0);
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -149,7 +154,9 @@ fn hash_of(path: &Path, read: &mut dyn FnMut(usize)) -> Result<(String, u64)> {
             Ok(count) => {
                 hasher.update(&chunk[..count]);
                 bytes += count as u64;
-                read(count);
+                if !read(count) {
+                    return Err(Io::Interrupted.into());
+                }
             }
             Err(error) if error.kind() == Io::Interrupted => {}
             Err(error) => return Err(error),

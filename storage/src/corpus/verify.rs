@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lancedb::Table;
 use schemars::JsonSchema;
@@ -118,12 +118,17 @@ impl Collection {
         });
         let (checks, Looked { listed, unlisted, missing }) = looked.await?;
         let (mut check, mut wrong) = (CorpusCheck::default(), Vec::new());
+        let left = Left::default();
         wrong.extend(missing.into_iter().map(|name| (name, "is missing".to_owned())));
         for name in listed {
             let (folder, checks, read) = (folder.clone(), Arc::clone(&checks), Stopwatch::start());
+            let is_left = Arc::clone(&left.0);
             let compared = blocking("comparing a file", move || {
                 let mut bytes = 0;
-                let found = checks.compare_telling(&folder, &name, &mut |read| bytes += read as u64);
+                let found = checks.compare_telling(&folder, &name, &mut |read| {
+                    bytes += read as u64;
+                    !is_left.load(Ordering::Relaxed)
+                });
                 let found = found.unwrap_or_else(|error| Some(format!("cannot be read: {error}")));
                 Ok((found.map(|wrong| (name, wrong)), bytes))
             });
@@ -200,6 +205,16 @@ fn look(checks: &Checks, needed: &BTreeSet<String>, present: &BTreeSet<String>) 
     let indexes = present.iter().filter(|name| name.starts_with(INDEXES) && checks.has(name));
     looked.listed.extend(indexes.cloned());
     looked
+}
+
+/// Nobody waits for a comparison any more once this is dropped: the thread that reads ends with its piece, and holds up no end of the process.
+#[derive(Default)]
+struct Left(Arc<AtomicBool>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The data files of a table's newest version, and those that say which of their rows are deleted.
