@@ -365,7 +365,7 @@ impl Ragstone {
 
     /// Compares the corpus with its checksums in the background, and builds indexes anew that are damaged, until the service stops.
     pub fn verify_in_background(&self) {
-        let (corpus, stopping) = (self.inner.corpus.clone(), self.inner.jobs.stopping());
+        let (corpus, stopping) = (self.inner.corpus.clone(), self.inner.jobs.stopping().clone());
         let work = async move {
             match stopping.run_until_cancelled(corpus.verify(Pace::Slow, &mut |_| true)).await {
                 Some(Ok(CorpusCheck { files, bytes, damaged, .. })) => {
