@@ -230,7 +230,8 @@ impl Removal {
                 if folder.is_symlink() { fs::remove_file(folder) } else { fs::remove_dir_all(folder) },
             );
         }
-        let unread = |error| Error::io("cannot tell what other commits need, and removes nothing: cannot read", folder, error);
+        let unread =
+            |error| Error::io("cannot tell what other commits need, and removes nothing: cannot read", folder, error);
         let mut others = BTreeSet::new();
         self.needed_by_others(&folder.join("snapshots"), &mut others).map_err(unread)?;
         let blobs: Vec<PathBuf> = self.blobs().difference(&others).cloned().collect();

@@ -16,8 +16,8 @@ mod recovery;
 mod schemas;
 mod uses;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 

@@ -26,7 +26,8 @@ const WIDTHS: [u64; 3] = [1, 4, 64];
 fn compiled(folder: &Folder) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fail_calls.c");
     let library = folder.path().join("fail_calls.so");
-    let compiled = Command::new("cc").args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
+    let compiled =
+        Command::new("cc").args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
     match compiled {
         Ok(status) => {
             assert!(status.success(), "fail_calls.c does not compile");
@@ -91,8 +92,10 @@ async fn no_start_on_a_failing_disk_loses_a_document_or_a_key() {
     for number in 0..starts {
         // Spread over the whole start, and nowhere twice at the same call.
         let at = 1 + number * calls / starts + random.random_u64() % (calls / starts).max(1);
-        let (width, error) = (WIDTHS[number as usize % WIDTHS.len()], ERRORS[random.random_u64() as usize % ERRORS.len()]);
-        let variables = [("FAIL_AT", at.to_string()), ("FAIL_CALLS", width.to_string()), ("FAIL_ERRNO", error.to_string())];
+        let (width, error) =
+            (WIDTHS[number as usize % WIDTHS.len()], ERRORS[random.random_u64() as usize % ERRORS.len()]);
+        let variables =
+            [("FAIL_AT", at.to_string()), ("FAIL_CALLS", width.to_string()), ("FAIL_ERRNO", error.to_string())];
         ended[match start(&folder, &library, &variables) {
             Some(true) => 0,
             Some(false) => 1,
@@ -101,5 +104,8 @@ async fn no_start_on_a_failing_disk_loses_a_document_or_a_key() {
         let case = format!("start {number}: {width} calls from {at} of {calls} failed with {error}");
         assert_eq!(stored(&folder), before, "{case}");
     }
-    println!("{starts} starts, seed {seed}, {calls} calls each: {} came up, {} were refused, {} hung", ended[0], ended[1], ended[2]);
+    println!(
+        "{starts} starts, seed {seed}, {calls} calls each: {} came up, {} were refused, {} hung",
+        ended[0], ended[1], ended[2]
+    );
 }

@@ -217,9 +217,17 @@ const REMOVALS: &[&str] = &[
 ];
 /// Where there may be one, how many lines have one, and why nothing of the owner's goes that somebody may miss.
 const MAY_REMOVE: &[(&str, usize, &str)] = &[
-    ("storage/src/corpus/folders.rs", 2, "what was renamed into `deleted` before: deleted on request, empty, or derived; and a folder without files"),
+    (
+        "storage/src/corpus/folders.rs",
+        2,
+        "what was renamed into `deleted` before: deleted on request, empty, or derived; and a folder without files",
+    ),
     ("storage/src/corpus/mod.rs", 1, "calls the next, for whoever deletes a collection"),
-    ("storage/src/corpus/table.rs", 2, "renames into `deleted`; superseded versions, of which the newest needs nothing"),
+    (
+        "storage/src/corpus/table.rs",
+        2,
+        "renames into `deleted`; superseded versions, of which the newest needs nothing",
+    ),
     ("storage/src/catalog/records.rs", 3, "what a write that failed left behind the last whole frame"),
     ("storage/src/tier/disk/quarantine.rs", 1, "derived: a damaged KV store, when another is moved aside"),
     ("storage/src/tier/disk/recovery.rs", 1, "derived: a damaged entry, copied into quarantine before"),
@@ -253,7 +261,11 @@ fn files_are_removed_in_named_places_only() {
     let known: BTreeMap<&str, usize> = MAY_REMOVE.iter().map(|(file, lines, _)| (*file, *lines)).collect();
     for (file, lines) in &found {
         let known = known.get(file.as_str()).copied().unwrap_or(0);
-        assert_eq!(lines.len(), known, "{file} removes: rename what may be missed, and name the place in MAY_REMOVE: {lines:#?}");
+        assert_eq!(
+            lines.len(),
+            known,
+            "{file} removes: rename what may be missed, and name the place in MAY_REMOVE: {lines:#?}"
+        );
     }
     let stale: Vec<_> = known.keys().filter(|file| !found.contains_key(**file)).collect();
     assert!(stale.is_empty(), "these remove nothing any more: {stale:?}");

@@ -71,7 +71,9 @@ pub fn aside(data: &Path) -> Option<Finding> {
             let advice = "it was damaged when a start found it, or belonged to no collection: look into it, or remove it to free its room";
             Some(Finding::warning(what, names.join(" "), advice))
         }
-        Err(error) => Some(Finding::problem(what, format!("{} cannot be read: {error}", data.display()), "look after the medium")),
+        Err(error) => {
+            Some(Finding::problem(what, format!("{} cannot be read: {error}", data.display()), "look after the medium"))
+        }
     }
 }
 

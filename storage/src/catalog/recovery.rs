@@ -36,7 +36,10 @@ pub(super) fn open(dir: &Path, env: &Env) -> Result<Catalog> {
     let catalog = open_when_free(dir)?;
     let (lost, restored) = match found.base {
         0 => ("API keys, pins, schemas and unfinished ingests are lost, as there was no second copy", false),
-        _ => ("API keys, pins, schemas and journals came back from their second copy; times of use and calibrations are lost", true),
+        _ => (
+            "API keys, pins, schemas and journals came back from their second copy; times of use and calibrations are lost",
+            true,
+        ),
     };
     let advice = if restored { "" } else { "make the keys anew, and ingest again what had not finished; " };
     let damage = Damage {

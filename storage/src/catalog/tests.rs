@@ -222,7 +222,8 @@ fn what_nothing_else_knows_comes_back_from_the_second_copy() {
     let (db, catalog) = (std::fs::read(dir.path().join("catalog/db")).unwrap(), dir.path().join("catalog"));
     let used = db.iter().rposition(|byte| *byte != 0).unwrap();
     let places = [0, 8, 20, 64].into_iter().chain((1..8).map(|eighth| used * eighth / 8));
-    let mut damages: Vec<(String, Option<Vec<u8>>)> = vec![("removed".into(), None), ("emptied".into(), Some(Vec::new()))];
+    let mut damages: Vec<(String, Option<Vec<u8>>)> =
+        vec![("removed".into(), None), ("emptied".into(), Some(Vec::new()))];
     for at in places {
         let mut flipped = db.clone();
         flipped[at] ^= 0x11;
@@ -248,7 +249,10 @@ fn what_nothing_else_knows_comes_back_from_the_second_copy() {
         assert_all_there(&opened, &filled, &case);
         let whole = Catalog::open_copy(&catalog).unwrap();
         let is_told = opened.damage().is_some();
-        assert!(is_told || whole.setting("records.applied").unwrap() == opened.setting("records.applied").unwrap(), "{case}");
+        assert!(
+            is_told || whole.setting("records.applied").unwrap() == opened.setting("records.applied").unwrap(),
+            "{case}"
+        );
         drop(whole);
         if let Some(damage) = opened.damage() {
             assert!(damage.found.contains("second copy") && !damage.advice.is_empty(), "{case}: {damage:?}");

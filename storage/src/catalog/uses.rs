@@ -85,6 +85,10 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn set_pinned(&self, key: &KvKey, pinned: bool) -> Result<()> {
-        if pinned { self.put(Kept::Pins, key.as_bytes(), Vec::new()) } else { self.remove(Kept::Pins, key.as_bytes()).map(drop) }
+        if pinned {
+            self.put(Kept::Pins, key.as_bytes(), Vec::new())
+        } else {
+            self.remove(Kept::Pins, key.as_bytes()).map(drop)
+        }
     }
 }

@@ -198,7 +198,10 @@ impl Corpus {
             blocking("taking a table out of the corpus", move || folders::discard(&corpus, &table)).await?;
         }
         self.inner.damaged.forget(name);
-        tracing::warn!(collection = name, "a damaged collection is deleted; KV of its passages stays until it is evicted");
+        tracing::warn!(
+            collection = name,
+            "a damaged collection is deleted; KV of its passages stays until it is evicted"
+        );
         Ok(true)
     }
 

@@ -61,9 +61,7 @@ impl Corpus {
             vector => search::search(&table, query, vector, options, env).await,
         };
         let found = match found {
-            Err(_) if self.mend(&table, mended).await => {
-                search::search(&table, query, again, options, env).await
-            }
+            Err(_) if self.mend(&table, mended).await => search::search(&table, query, again, options, env).await,
             found => found,
         };
         let search_ms = started.elapsed_ms();

@@ -89,7 +89,10 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Tables> {
         names.insert(name);
     }
     for name in building.iter().filter(|name| !names.contains(*name) && !found.damaged.contains_key(*name)) {
-        tracing::warn!(table = table_at(name, Stage::Building), "a table was to take the place of one that is not there; it is kept aside");
+        tracing::warn!(
+            table = table_at(name, Stage::Building),
+            "a table was to take the place of one that is not there; it is kept aside"
+        );
         set_aside(folder, ORPHANED, &path_of(folder, name, Stage::Building))?;
     }
     if let Err(error) = clear(&folder.join(DELETED)) {

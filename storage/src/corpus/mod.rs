@@ -183,7 +183,8 @@ impl Corpus {
             folders::forget_superseded(dir, &name);
             if collection.embedding() == own {
                 // Somebody went back to it before the collection had the other model's vectors.
-                folders::discard(dir, &folders::path_of(dir, &name, Stage::Building))?;
+                let begun = folders::discard(dir, &folders::path_of(dir, &name, Stage::Building));
+                begun.unwrap_or_else(|error| tracing::warn!(collection = name, %error, "what was begun of it stays"));
             }
             let identity = collection.embedding().to_owned();
             let load = || earlier.and_then(|earlier| earlier(&identity));
@@ -336,7 +337,7 @@ impl Corpus {
 
     /// Whether any collection is another's than the default tenant's.
     pub async fn has_tenants(&self) -> bool {
-        self.inner.collections.lock().await.keys().any(|name| !tenant_of(name).is_empty())
+        self.names().await.iter().any(|name| !tenant_of(name).is_empty())
     }
 
     /// `None` where a new one is not wanted any more, which is asked while nobody can remove it.

@@ -180,7 +180,9 @@ impl Corpus {
                     return Ok(begun);
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(collection = name, %error, "embedding it again begins from the first passage"),
+                Err(error) => {
+                    tracing::warn!(collection = name, %error, "embedding it again begins from the first passage")
+                }
             }
         }
         self.drop_building(name).await?;
@@ -274,7 +276,8 @@ fn built_with(table: &Collection) -> BuiltWith {
 
 async fn rename(from: PathBuf, to: PathBuf) -> Result<()> {
     blocking("renaming a table", move || {
-        crate::damage::rename(&from, &to).map_err(|error| io_failed(&format!("rename {} to {}", from.display(), to.display()), error))
+        crate::damage::rename(&from, &to)
+            .map_err(|error| io_failed(&format!("rename {} to {}", from.display(), to.display()), error))
     })
     .await
 }

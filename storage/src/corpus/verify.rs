@@ -96,7 +96,6 @@ impl Corpus {
         }
         Ok(sum)
     }
-
 }
 
 impl Collection {

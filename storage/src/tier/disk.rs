@@ -114,7 +114,9 @@ impl DiskTier {
                     let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
                     inner.damage = Some(recovery::damage(
                         format!("it was damaged as a whole and begun anew; all KV on disk is lost: {error}"),
-                        format!("nothing has to be done: it is computed again. What was there is in `{name}` in the data folder; remove it"),
+                        format!(
+                            "nothing has to be done: it is computed again. What was there is in `{name}` in the data folder; remove it"
+                        ),
                     ));
                 }
                 Ok(tier)
@@ -156,7 +158,10 @@ impl DiskTier {
         let mut damage = None;
         // A manifest that is cut reads as one that ends there: RocksDB opens, and forgets what the rest named.
         if forgot_entries(&recovery, remembered) && !files.is_empty() && !rocks::knows_any(&db, &files)? {
-            tracing::error!(files = files.len(), "the KV store does not know its own files any more: its manifest is damaged, and all KV on disk is lost");
+            tracing::error!(
+                files = files.len(),
+                "the KV store does not know its own files any more: its manifest is damaged, and all KV on disk is lost"
+            );
             damage = Some(recovery::damage(
                 "its manifest is damaged: it knows none of its files any more, and all KV on disk is lost",
                 "nothing has to be done: it is computed again; look after the medium",

@@ -26,7 +26,9 @@ pub(super) fn forget_earlier_stores(dir: &Path) {
     let prefix = format!("{name}.damaged-");
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)) {
         match std::fs::remove_dir_all(entry.path()) {
-            Ok(()) => tracing::warn!(folder = %entry.path().display(), "an earlier damaged KV store was removed: another takes its place"),
+            Ok(()) => {
+                tracing::warn!(folder = %entry.path().display(), "an earlier damaged KV store was removed: another takes its place")
+            }
             Err(error) => tracing::warn!(folder = %entry.path().display(), %error, "an earlier damaged KV store stays"),
         }
     }

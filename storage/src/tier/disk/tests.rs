@@ -385,7 +385,10 @@ fn a_store_that_does_not_know_its_files_any_more_says_so() {
         match tier.recovery().entries {
             3 => assert_eq!(tier.damage(), None, "cut at {end}"),
             found => {
-                assert!(found == 0 && tier.damage().is_some_and(|damage| damage.found.contains("lost")), "cut at {end}");
+                assert!(
+                    found == 0 && tier.damage().is_some_and(|damage| damage.found.contains("lost")),
+                    "cut at {end}"
+                );
                 told += 1;
             }
         }
@@ -404,8 +407,10 @@ fn a_damaged_store_is_moved_aside_and_one_is_kept() {
         let tier = opened.unwrap();
         let damage = tier.damage().unwrap();
         assert!(damage.advice.contains(&format!("kv.damaged-{time}")), "{damage:?}");
-        let mut names: Vec<_> =
-            std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         assert_eq!(names, ["kv".to_owned(), format!("kv.damaged-{time}")]);
     }
