@@ -125,7 +125,7 @@ impl Catalog {
 
     /// Writes the second copy anew from what sled has.
     pub(super) fn write_records_anew(&self, records: &mut Records) -> Result<()> {
-        *records = self.records_anew(&records.path().to_owned(), records.last())?;
+        *records = self.records_anew(records.path(), records.last())?;
         Ok(())
     }
 

@@ -122,9 +122,10 @@ impl Corpus {
     ) -> Result<()> {
         for table in self.tables(None).await? {
             if !ids.is_empty() && is_meant(&table.name) {
-                let reading = each_id(&table, None, &mut |id| {
+                let mut stays = |id: &str| {
                     ids.remove(id);
-                });
+                };
+                let reading = each_id(&table, None, &mut stays);
                 if let Err(error) = caught("read its passages", reading).await {
                     tracing::warn!(collection = table.name, %error, "a collection cannot be read: what it shares with a deleted document is computed again");
                 }

@@ -71,11 +71,11 @@ impl Corpus {
         for table in tables {
             let before = sum.files;
             let mut go_on = true;
-            let compared = table.compare(pace, &mut |files| {
+            let mut told = |files| {
                 go_on = progress(before + files);
                 go_on
-            });
-            let (mut found, unlisted) = match compared.await {
+            };
+            let (mut found, unlisted) = match table.compare(pace, &mut told).await {
                 Ok(found) => found,
                 // It was dropped meanwhile.
                 Err(_) if self.find(&table.name).await.is_err() => continue,

@@ -361,7 +361,9 @@ fn a_store_that_does_not_know_its_files_any_more_says_so() {
     let entries: Vec<Entry> = (0..3).map(|id| entry_of_width(None, &[id], 2048)).collect();
     {
         let tier = open(&dir, 1 << 30);
-        entries.iter().for_each(|entry| drop(tier.write(entry).unwrap()));
+        for entry in &entries {
+            tier.write(entry).unwrap();
+        }
         flush_to_files(&tier);
     }
     assert_eq!(open(&dir, 1 << 30).damage(), None);
