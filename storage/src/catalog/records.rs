@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_a_frame() {
         let bytes = encode(258, Kept::Jobs as u8, &[row("k", Some("v")), row("l", None)]);
-        assert_eq!(&bytes[..8], b"RSR1\x1b\0\0\0");
+        assert_eq!(&bytes[..8], b"RSR1\x1c\0\0\0");
         assert_eq!(&bytes[16..], b"\x02\x01\0\0\0\0\0\0\x04\x01\0\0\0k\x01\0\0\0v\x01\0\0\0l\xff\xff\xff\xff");
     }
 }

@@ -428,6 +428,9 @@ impl EntryTier for DiskTier {
         let dead = self.index().dead().to_vec();
         dead.iter().try_for_each(|key| self.delete_entry(key).map(drop))?;
         self.0.env.fail_point("disk.flush")?;
+        if !self.0.is_on_disk {
+            return Ok(());
+        }
         self.0.db.flush_wal(true).map_err(|error| rocks::error("sync the log", error))
     }
 }
