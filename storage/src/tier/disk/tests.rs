@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use rocksdb::IteratorMode;
 use tempfile::TempDir;
 
@@ -7,6 +9,7 @@ use crate::env::FailMode;
 use crate::frame;
 use crate::policy::PolicyKind;
 use crate::tier::conformance::conforms;
+use crate::tree::TierOptions;
 
 fn lru(capacity_bytes: u64) -> TierOptions {
     TierOptions { capacity_bytes, policy: PolicyKind::Lru }
