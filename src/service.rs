@@ -105,11 +105,7 @@ impl Service {
         embedder_source::remember(data, &embedder);
         let context = ragstone.status().model.context;
         let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
-        let resume = self
-            .state
-            .audience()
-            .resumes()
-            .then(|| (ingestor.clone(), ragstone.warmer().clone(), ragstone.renewer().clone()));
+        let resume = self.state.audience().resumes().then(|| (ingestor.clone(), ragstone.clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
             tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
@@ -123,10 +119,11 @@ impl Service {
             );
         }
         self.state.open(opened)?;
-        if let Some((ingestor, warmer, renewer)) = resume {
-            renewer.resume().await?;
+        if let Some((ingestor, ragstone)) = resume {
+            ragstone.renewer().resume().await?;
             ingestor.resume(None).await?;
-            warmer.resume(None).await?;
+            ragstone.warmer().resume(None).await?;
+            ragstone.verify_in_background();
         }
         Ok(())
     }

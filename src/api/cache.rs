@@ -9,6 +9,8 @@ use ragstone_actors::library::Removed;
 use ragstone_actors::warm::{WarmEstimate, WarmStatus};
 use ragstone_actors::{PlanRecord, ReuseReport, Status};
 use ragstone_storage::catalog::{WarmJob, WarmProgress, WarmSubject};
+use ragstone_storage::corpus::CorpusCheck;
+use ragstone_storage::damage::Damage;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::store::{Copied, VerifyReport};
 use ragstone_storage::tier::Tier;
@@ -43,6 +45,9 @@ pub struct KeyStatus {
 pub struct WholeStatus {
     #[serde(flatten)]
     pub status: Status,
+    /// What is known to be damaged, and what to do about it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<Damage>,
     /// What the start found on disk.
     pub recovery: Recovery,
     /// Warm-ups that are not finished.
@@ -216,6 +221,9 @@ pub struct Verify {
 pub struct Verified {
     #[serde(flatten)]
     pub report: VerifyReport,
+    /// Of the corpus, which was compared with its checksums; not there where one tier was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corpus: Option<CorpusCheck>,
     #[serde(default)]
     pub dry_run: bool,
 }

@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn who_names_no_collection_means_the_usual_or_the_only_one() {
         let there = |names: &[&str]| {
-            let info = |name: &&str| CollectionInfo { name: (*name).to_owned(), documents: 1, passages: 1 };
+            let info =
+                |name: &&str| CollectionInfo { name: (*name).to_owned(), documents: 1, passages: 1, damaged: None };
             default_collection(&List::from(names.iter().map(info).collect::<Vec<_>>()))
         };
         for (names, meant) in [(&[][..], "default"), (&["notes"], "notes"), (&["a", "default"], "default")] {

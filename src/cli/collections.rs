@@ -79,7 +79,13 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
                 vec![output::one_line(&row.name, 60), row.documents.to_string(), row.passages.to_string()]
             };
             let none = "there are no collections; `ragstone ingest PATH` begins one";
-            table::print(&list.data, json, &["name", "documents", "passages"], cells, none)
+            table::print(&list.data, json, &["name", "documents", "passages"], cells, none)?;
+            for row in &list.data {
+                if let Some(damaged) = &row.damaged {
+                    tracing::warn!("{}: {}", output::one_line(&row.name, 60), output::one_line(damaged, 600));
+                }
+            }
+            Ok(())
         }
         Command::Delete { name, how } => remove_collection(config, "collections", &name, how).await,
         Command::Reembed { name, cancel, json } => {

@@ -204,6 +204,11 @@ impl State {
         ))
     }
 
+    /// The multi-thread runtime, for a thread that may wait for it.
+    pub fn runtime(&self) -> Handle {
+        self.runtime.clone()
+    }
+
     /// Runs `future` on the multi-thread runtime; it is aborted when the caller goes away.
     pub async fn on_runtime<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let mut task = AbortOnDrop(self.runtime.spawn(future.in_current_span()));

@@ -181,10 +181,35 @@ impl Removal {
         linked(&mut self.snapshots.iter()).difference(&kept).cloned().collect()
     }
 
+    /// What the links below a folder lead to, but for those of the commits that go. Strict: a commit that cannot be read would need nothing.
+    fn needed_by_others(&self, below: &Path, into: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+        let entries = match fs::read_dir(below) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let path = entry.path();
+            if self.snapshots.iter().any(|snapshot| snapshot.path == path) {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                self.needed_by_others(&path, into)?;
+                continue;
+            }
+            match path.canonicalize() {
+                Ok(real) => drop(into.insert(real)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Removes it.
     ///
     /// # Errors
-    /// `Incompatible` while another process fetches a file of the repository.
+    /// As the disk says, where it cannot be read what other commits need; `Incompatible` while another process fetches a file of the repository.
     pub fn run(&self) -> Result<()> {
         for part in partial(&self.repository.folder) {
             let is_held = File::open(&part).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)));
@@ -205,7 +230,11 @@ impl Removal {
                 if folder.is_symlink() { fs::remove_file(folder) } else { fs::remove_dir_all(folder) },
             );
         }
-        let blobs = self.blobs();
+        let unread =
+            |error| Error::io("cannot tell what other commits need, and removes nothing: cannot read", folder, error);
+        let mut others = BTreeSet::new();
+        self.needed_by_others(&folder.join("snapshots"), &mut others).map_err(unread)?;
+        let blobs: Vec<PathBuf> = self.blobs().difference(&others).cloned().collect();
         for snapshot in &self.snapshots {
             // What stands for it first: a revision stands for whole snapshots only.
             for revision in

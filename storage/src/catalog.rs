@@ -1,8 +1,8 @@
 //! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
 //! ingest, warm-up and removal.
 //!
-//! Nothing here but API keys, which are made anew, is the only copy of user data, so that a damaged catalog is moved aside and begun anew:
-//! without keys, nobody but the owner is let in. Schemas stand in files beside it ([`SchemaFiles`]).
+//! A damaged catalog is moved aside and begun anew. What nothing else can be made of again (API keys, pins, the journals) has a second copy
+//! ([`records`]) and comes back from there; the rest is found out again. Schemas stand in files beside it ([`SchemaFiles`]).
 
 mod api_keys;
 mod calibration;
@@ -11,15 +11,17 @@ mod embedders;
 mod ingests;
 mod journal;
 mod objects;
+mod records;
+mod recovery;
 mod remains;
 mod schema_files;
 mod schemas;
 mod uses;
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -29,20 +31,20 @@ pub use self::api_keys::{ApiKeyRecord, Role};
 pub use self::embedders::EmbedderRecord;
 pub use self::ingests::{FileAttempt, IngestJob};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
+use self::records::{Kept, Records, Row};
 pub use self::remains::{Holder, Remains};
 use self::schema_files::SchemaFiles;
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
-use crate::env::{Env, Stopwatch};
+use crate::damage::Damage;
+use crate::env::Env;
 use crate::key::Fingerprint;
+use crate::lock::locked;
 use crate::{Error, ErrorKind, Result};
 
 /// sled's page cache; its own default is 1 GiB.
 const CACHE_BYTES: u64 = 8 << 20;
-
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-const LOCK_POLL: Duration = Duration::from_millis(5);
 
 const EMBEDDING_SETTING: &str = "embedding.identity";
 
@@ -50,6 +52,13 @@ const EMBEDDING_SETTING: &str = "embedding.identity";
 #[derive(Debug)]
 pub struct Catalog {
     db: sled::Db,
+    /// sled's own file, for its last word to be on the disk.
+    file: Option<File>,
+    /// The second copy; `None` in a copy of a catalog, which is only looked into.
+    records: Mutex<Option<Records>>,
+    damage: Option<Damage>,
+    /// Ids begin behind this one: those before were in a catalog that was damaged.
+    ids_before: u64,
     /// name -> text
     settings: Tree,
     /// Fingerprint [32] -> [`ModelRecord`] as JSON
@@ -108,32 +117,15 @@ pub struct FileStamp {
 }
 
 impl Catalog {
-    /// Opens or creates the catalog in `dir` (`DATA/catalog`). A damaged one is moved aside to
-    /// `catalog.damaged-<time>` with a warning, and begun anew. BLOCKS.
+    /// Opens or creates the catalog in `dir` (`DATA/catalog`), and its second copy beside it. A damaged one is moved aside to
+    /// `catalog.damaged-<time>` and begun anew with what the second copy has, which [`damage`](Self::damage) tells. BLOCKS.
     ///
     /// # Errors
-    /// `Unavailable` if another process holds it; `Full` if the disk is.
+    /// `Unavailable` if another process holds it, or the second copy cannot be read; `Full` if the disk is.
     pub fn open(dir: &Path, env: &Env) -> Result<Self> {
-        let catalog = Self::open_sled(dir, env)?;
+        let catalog = recovery::open(dir, env)?;
         catalog.move_schemas_to_files()?;
         Ok(catalog)
-    }
-
-    fn open_sled(dir: &Path, env: &Env) -> Result<Self> {
-        match open_when_free(dir) {
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let mut aside = dir.as_os_str().to_owned();
-                aside.push(format!(".damaged-{}", env.now_unix_ms()));
-                tracing::warn!(
-                    %error,
-                    moved_to = %Path::new(&aside).display(),
-                    "the catalog is damaged and was begun anew; ingest again what had not finished"
-                );
-                std::fs::rename(dir, &aside).map_err(|source| Error::io("move aside", dir, source))?;
-                open_and_read(dir)
-            }
-            opened => opened,
-        }
     }
 
     /// Opens a copy of a catalog, to look into it: nothing is moved aside. BLOCKS.
@@ -142,6 +134,11 @@ impl Catalog {
     /// `Corrupt` where it is damaged; else as sled says.
     pub fn open_copy(dir: &Path) -> Result<Self> {
         open_and_read(dir)
+    }
+
+    /// What befell it when it was opened, for people.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
     }
 
     /// A setting of the data folder.
@@ -183,14 +180,20 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_model(&self, fingerprint: &Fingerprint, name: &str, now_unix_ms: u64) -> Result<()> {
+        let mut records = self.changing();
         let known = self.models.get(fingerprint.0).map_err(sled_error)?.and_then(|value| read_json(&value));
+        let is_known = known.is_some();
         let record = ModelRecord {
             fingerprint: *fingerprint,
             name: name.to_owned(),
             first_used_unix_ms: known.map_or(now_unix_ms, |known: ModelRecord| known.first_used_unix_ms),
             last_used_unix_ms: now_unix_ms,
         };
-        self.models.insert(fingerprint.0, to_json(&record)?).map(drop).map_err(sled_error)
+        if is_known {
+            // When it was used last is nothing to be kept twice, and a start needs no room for it.
+            return self.models.insert(fingerprint.0, to_json(&record)?).map(drop).map_err(sled_error);
+        }
+        self.write(&mut records, Kept::Models, vec![(fingerprint.0.to_vec(), Some(to_json(&record)?))], true)
     }
 
     /// The models that were in use here, the latest first.
@@ -225,7 +228,80 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn flush(&self) -> Result<()> {
-        self.db.flush().map(drop).map_err(sled_error)
+        self.db.flush().map_err(sled_error)?;
+        // sled waits for its pages and not for the file's length, nor for the disk's own cache.
+        let synced = self.file.as_ref().map_or(Ok(()), File::sync_data);
+        synced.map_err(|error| sled_error(error.into()))
+    }
+}
+
+/// Changes of what has a second copy.
+impl Catalog {
+    /// The right to change it: who reads first what it changes, asks for it before.
+    fn changing(&self) -> MutexGuard<'_, Option<Records>> {
+        locked(&self.records)
+    }
+
+    /// Changes rows of a tree: on the disk on return if that `is_durable`, in the second copy, which the next start follows.
+    fn write(&self, records: &mut Option<Records>, tree: Kept, rows: Vec<Row>, is_durable: bool) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let Some(records) = records else {
+            self.apply(tree, &rows)?;
+            return self.flush();
+        };
+        let sequence = records.add(tree, &rows, is_durable).map_err(|error| sled_error(error.into()))?;
+        if let Err(error) = self.apply(tree, &rows) {
+            records.take_back(tree, &rows);
+            return Err(error);
+        }
+        self.note_applied(sequence)?;
+        if records.is_worth_writing_anew()
+            && let Err(error) = self.write_records_anew(records)
+        {
+            tracing::warn!(%error, "the catalog's second copy could not be written anew; it goes on growing");
+        }
+        Ok(())
+    }
+
+    /// One row of a tree; durable on return.
+    fn put(&self, tree: Kept, key: &[u8], value: Vec<u8>) -> Result<()> {
+        self.write(&mut self.changing(), tree, vec![(key.to_vec(), Some(value))], true)
+    }
+
+    /// Takes out one row of a tree; whether it was there. Durable on return.
+    fn remove(&self, tree: Kept, key: &[u8]) -> Result<bool> {
+        let mut records = self.changing();
+        let was_there = self.kept(tree).contains_key(key).map_err(sled_error)?;
+        if was_there {
+            self.write(&mut records, tree, vec![(key.to_vec(), None)], true)?;
+        }
+        Ok(was_there)
+    }
+
+    fn apply(&self, tree: Kept, rows: &[Row]) -> Result<()> {
+        let mut batch = sled::Batch::default();
+        for (key, value) in rows {
+            match value {
+                Some(value) => batch.insert(&key[..], &value[..]),
+                None => batch.remove(&key[..]),
+            }
+        }
+        self.kept(tree).apply_batch(batch).map_err(sled_error)
+    }
+
+    fn kept(&self, tree: Kept) -> &Tree {
+        match tree {
+            Kept::ApiKeys => &self.api_keys,
+            Kept::Pins => &self.pins,
+            Kept::SchemaEntries => &self.schema_entries,
+            Kept::Jobs => &self.jobs,
+            Kept::WarmJobs => &self.warm_jobs,
+            Kept::Removals => &self.removals,
+            Kept::ObjectRemovals => &self.object_removals,
+            Kept::Models => &self.models,
+        }
     }
 }
 
@@ -233,6 +309,10 @@ impl Catalog {
     fn trees(&self) -> [&Tree; 12] {
         let Self {
             db: _,
+            file: _,
+            records: _,
+            damage: _,
+            ids_before: _,
             settings,
             models,
             digests,
@@ -266,7 +346,7 @@ impl Catalog {
 
     /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
     fn fresh_id(&self) -> Result<u64> {
-        Ok(self.db.generate_id().map_err(sled_error)? + 1)
+        Ok(self.ids_before + self.db.generate_id().map_err(sled_error)? + 1)
     }
 }
 
@@ -290,6 +370,10 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
     let db = config.open().map_err(|error| at_open(dir, error))?;
     let tree = |name: &str| db.open_tree(name).map_err(sled_error);
     Ok(Catalog {
+        file: File::open(dir.join("db")).ok(),
+        records: Mutex::new(None),
+        damage: None,
+        ids_before: 0,
         settings: tree("settings")?,
         models: tree("models")?,
         digests: tree("digests")?,
@@ -306,20 +390,6 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         kept_modules: Mutex::default(),
         db,
     })
-}
-
-/// sled's threads may hold the lock of a catalog that this process closed a moment longer than the last handle: it is tried
-/// again for a while. That no other process has it, the data folder's own lock sees to.
-fn open_when_free(dir: &Path) -> Result<Catalog> {
-    let begun = Stopwatch::start();
-    loop {
-        match open_and_read(dir) {
-            Err(error) if error.kind() == ErrorKind::Unavailable && begun.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(LOCK_POLL);
-            }
-            opened => return opened,
-        }
-    }
 }
 
 fn at_open(dir: &Path, failed: sled::Error) -> Error {

@@ -5,6 +5,7 @@ pub mod block;
 pub mod catalog;
 pub mod corpus;
 pub mod cost;
+pub mod damage;
 pub mod entry;
 pub mod env;
 pub mod fingerprint;

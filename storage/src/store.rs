@@ -45,6 +45,7 @@ pub use self::write_behind::WriteBehindStatus;
 use self::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;
 use crate::cost::Costs;
+use crate::damage::Damage;
 use crate::entry::{Entry, EntryShape};
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
@@ -147,8 +148,8 @@ impl KvStore {
     /// Opens or creates the store of one model in `dir` (`DATA/kv`). BLOCKS.
     ///
     /// # Errors
-    /// `Unavailable` if another process holds the folder; `Full` if the disk is. A RocksDB that is damaged as a whole
-    /// is emptied with a warning.
+    /// `Unavailable` if another process holds the folder. Where the disk tier cannot be opened for another reason (the disk is full, or a
+    /// right is missing), the store goes on without: it holds derived data only. [`damage`](Self::damage) tells.
     pub fn open(
         dir: &Path,
         options: StoreOptions,
@@ -158,8 +159,16 @@ impl KvStore {
     ) -> Result<Self> {
         let uses = Uses::read(catalog);
         let remembered = Remembered { last_uses: uses.all(), pins: uses.catalog.pins()? };
-        let disk = DiskTier::open(dir, options.disk, env.clone(), &remembered)?;
-        uses.forget_all_but(|key| disk.contains(key));
+        let disk = match DiskTier::open(dir, options.disk, env.clone(), &remembered) {
+            Err(error) if !DiskTier::is_in_use(&error) => {
+                tracing::error!(%error, "the KV on disk cannot be opened; starting without");
+                DiskTier::without_disk(dir, options.disk.policy, env.clone(), &error)?
+            }
+            opened => opened?,
+        };
+        if disk.is_on_disk() {
+            uses.forget_all_but(|key| disk.contains(key));
+        }
         let host = HostTier::new(options.host);
         if let Some(object) = &options.object {
             object.report_reads(&options.costs);
@@ -221,6 +230,11 @@ impl KvStore {
     /// What opening the disk tier found.
     pub fn recovery(&self) -> &Recovery {
         self.0.tiers.disk.recovery()
+    }
+
+    /// What befell the disk tier as a whole when it was opened, for people.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.0.tiers.disk.damage()
     }
 
     /// The present epoch, for [`keep`](Self::keep): to be asked before the prompt is planned.

@@ -43,7 +43,7 @@ impl Library {
         let fingerprints = self.fingerprints()?;
         let collections = match scope.collection {
             Some(name) => vec![name.to_owned()],
-            None => self.0.corpus.collections().await?.into_iter().map(|collection| collection.name).collect(),
+            None => self.0.corpus.names().await,
         };
         for collection in collections {
             let mut each = |passages: Vec<PassageTokens>| {
@@ -59,6 +59,10 @@ impl Library {
             match self.0.corpus.scan(within, &mut each).await {
                 // It was dropped while we looked.
                 Err(error) if error.kind() == ErrorKind::NotFound && scope.collection.is_none() => {}
+                // What is damaged has no names; the others have.
+                Err(error) if scope.collection.is_none() => {
+                    tracing::warn!(collection, %error, "entries of its passages are listed without names");
+                }
                 scanned => scanned?,
             }
         }

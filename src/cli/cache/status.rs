@@ -5,6 +5,7 @@ use std::fmt::Write;
 use ragstone_actors::Status;
 use ragstone_actors::blend::Blend;
 use ragstone_actors::report::Blending;
+use ragstone_storage::damage::Damage;
 use ragstone_storage::tier::disk::Recovery;
 use ragstone_storage::tier::{Tier, TierStatus};
 
@@ -32,8 +33,11 @@ pub async fn run(config: &Config, Args { json }: Args) -> Result<()> {
     if json { output::json(&status) } else { output::text(&table(&status)) }
 }
 
-fn table(WholeStatus { status, recovery, warm_jobs, ingests }: &WholeStatus) -> String {
+fn table(WholeStatus { status, damage, recovery, warm_jobs, ingests }: &WholeStatus) -> String {
     let mut out = String::new();
+    for Damage { what, found, advice } in damage {
+        let _ = writeln!(out, "DAMAGED {what}: {found}\n        -> {advice}");
+    }
     let Status { model, blend, store, device, .. } = status;
     let fingerprint: String = model.fingerprint.chars().take(12).collect();
     let _ = writeln!(out, "model   {} ({}, {fingerprint})", model.id, model.architecture);
@@ -133,10 +137,12 @@ mod tests {
             "store": { "host": { "entries": 3, "bytes": 1_048_576 }, "disk": { "entries": 4, "declined": 2 }, "object": null },
             "device": { "blocks": 10, "free_blocks": 7, "cached_blocks": 2, "cache": { "entries": 5, "hits": 6 } },
             "recovery": { "entries": 4, "bytes": 2_097_152, "damaged": 1, "ms": 12.3 },
+            "damage": [{ "what": "catalog", "found": "cut", "advice": "look" }],
             "warm_jobs": [],
             "ingests": [{ "collection": "c", "paths": ["/a", "/b"], "files_done": 3, "state": "parked" }],
         });
         let text = table(&serde_json::from_value(status).unwrap());
+        assert!(text.starts_with("DAMAGED catalog: cut\n        -> look\n"), "{text}");
         assert!(text.contains("m (Llama, 0123456789ab)"));
         assert!(text.contains("blends  cacheblend @2 5 %, as calibrated"), "{text}");
         assert!(text.contains("device         5       0.0         -         6"), "{text}");

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use futures::StreamExt;
 use ragstone_actors::size;
+use ragstone_storage::corpus::{CorpusCheck, DamagedFile};
 use ragstone_storage::store::{DamagedEntry, VerifyReport};
 use ragstone_storage::tier::Tier;
 use serde::Serialize;
@@ -57,7 +58,13 @@ pub async fn verify(config: &Config, args: VerifyArgs) -> Result<()> {
     if args.json {
         output::json(&done)?;
     } else {
-        output::text(&verified(&done.report))?;
+        output::text(&(verified(&done.report) + &done.corpus.as_ref().map_or_else(String::new, compared)))?;
+    }
+    let in_corpus = done.corpus.as_ref().map_or(0, |corpus| corpus.damaged.len());
+    if in_corpus > 0 {
+        let files = output::count(in_corpus as u64, "file of the corpus is", "files of the corpus are");
+        let message = format!("{files} damaged and left as found; `ragstone doctor` says what to do");
+        return Err(Error::new(ErrorKind::Internal, message));
     }
     let damaged = done.report.damaged.len();
     if damaged == 0 {
@@ -80,6 +87,19 @@ fn verified(report: &VerifyReport) -> String {
     if report.unreadable != 0 {
         let copies = output::count(report.unreadable, "copy", "copies");
         let _ = writeln!(out, "{copies} could not be read now; the service's log says why");
+    }
+    out
+}
+
+fn compared(CorpusCheck { files, bytes, listed, damaged }: &CorpusCheck) -> String {
+    let damage = if damaged.is_empty() { "; none is damaged" } else { "" };
+    let count = output::count(*files, "file", "files");
+    let mut out = format!("{count} of the corpus, {:.1} MiB read{damage}\n", mebibytes(*bytes));
+    if *listed > 0 {
+        let _ = writeln!(out, "{} had no checksum yet and got one", output::count(*listed, "file", "files"));
+    }
+    for DamagedFile { collection, file, error } in damaged {
+        let _ = writeln!(out, "damaged, collection {}: {file} {error}", output::one_line(collection, 60));
     }
     out
 }

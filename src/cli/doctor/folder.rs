@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ragstone_storage::damage::moved_aside;
+
 use super::finding::Finding;
 use crate::machine::free_bytes;
 use crate::progress::mebibytes;
@@ -59,6 +61,22 @@ pub fn format(path: &Path) -> Finding {
     }
 }
 
+/// What starts moved aside, because it was damaged or belonged to nothing, and is still there.
+pub fn aside(data: &Path) -> Option<Finding> {
+    let what = "moved aside";
+    match moved_aside(data) {
+        Ok(found) if found.is_empty() => None,
+        Ok(found) => {
+            let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+            let advice = "it was damaged when a start found it, or belonged to no collection: look into it, or remove it to free its room";
+            Some(Finding::warning(what, names.join(" "), advice))
+        }
+        Err(error) => {
+            Some(Finding::problem(what, format!("{} cannot be read: {error}", data.display()), "look after the medium"))
+        }
+    }
+}
+
 /// Whether the disk has room for what the disk tier may still grow by; `None` where the system does not tell.
 pub fn room(path: &Path, disk_bytes: u64) -> Option<Finding> {
     Some(judged_room(free_bytes(path)?, disk_bytes.saturating_sub(bytes_of(&path.join("kv")))))
@@ -112,6 +130,18 @@ mod tests {
         assert!(older.state == State::Warning && older.advice.unwrap().contains("migrate up"));
         std::fs::write(dir.path().join("FORMAT"), "{\"format\":99}\n").unwrap();
         assert_eq!(format(dir.path()).state, State::Problem);
+    }
+
+    #[test]
+    fn what_was_moved_aside_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(aside(dir.path()), None);
+        for folder in ["kv", "kv.damaged-7", "corpus/orphaned/building-c.lance~0"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let found = aside(dir.path()).unwrap();
+        assert_eq!(found.state, State::Warning);
+        assert!(found.found.contains("kv.damaged-7") && found.found.ends_with("building-c.lance~0"), "{}", found.found);
     }
 
     #[test]

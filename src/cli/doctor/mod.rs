@@ -67,6 +67,7 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
     if is_there {
         findings.push(folder::format(&data));
         findings.extend(folder::room(&data, settings.disk_bytes));
+        findings.extend(folder::aside(&data));
     }
     findings.extend(service::bucket(config).await);
     findings.push(service);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use ragstone_actors::Status;
 use ragstone_actors::report::Blending;
+use ragstone_storage::damage::Damage;
 use ragstone_storage::tier::{Tier, TierStatus};
 
 use super::finding::Finding;
@@ -51,8 +52,20 @@ pub async fn running(config: &Config) -> (Finding, Option<Client>) {
 /// What the running service has met.
 pub async fn health(client: &Client) -> Vec<Finding> {
     match client.get::<WholeStatus>(&["v1", "cache", "status"]).await {
-        Ok(status) => [of_status(&status.status), ingests::findings(&status.ingests, true)].concat(),
+        Ok(status) => {
+            let damage = status.damage.iter().map(damaged).collect();
+            [damage, of_status(&status.status), ingests::findings(&status.ingests, true)].concat()
+        }
         Err(error) => vec![Finding::warning("store", error.to_string(), "it is loading, or look into its log")],
+    }
+}
+
+/// KV can be computed again; documents cannot.
+fn damaged(Damage { what, found, advice }: &Damage) -> Finding {
+    let found = format!("{what}: {found}");
+    match what.starts_with("collection") {
+        true => Finding::problem("damage", found, advice),
+        false => Finding::warning("damage", found, advice),
     }
 }
 

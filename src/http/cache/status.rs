@@ -26,7 +26,7 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Answered {
         let ingests = listed.filter_map(|ingest| ingests::shown(ingest, &visitor)).collect();
         blocking(move || {
             let (status, recovery) = (ragstone.status(), *ragstone.store().recovery());
-            Ok(WholeStatus { status, recovery, warm_jobs, ingests })
+            Ok(WholeStatus { damage: ragstone.damages(), status, recovery, warm_jobs, ingests })
         })
         .await
     });

@@ -5,6 +5,7 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
+use ragstone_storage::corpus::Pace;
 use ragstone_storage::tier::Tier;
 use ragstone_storage::tier::object::CollectOptions;
 use serde::Serialize;
@@ -22,9 +23,10 @@ use crate::http::state::State;
 use crate::lanes::Work;
 
 /// Reads every frame of every tier, or of one, and compares it with its checksum; removes what is damaged:
-/// `{"tier"?, "dry_run"?}`. Ends early if the caller goes away.
+/// `{"tier"?, "dry_run"?}`. Without a tier, the corpus's files, too, of which nothing is removed. Ends early if the caller goes away.
 pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
-    let store = state.opened()?.ragstone.store().clone();
+    let ragstone = state.opened()?.ragstone.clone();
+    let (store, runtime) = (ragstone.store().clone(), state.runtime());
     let Verify { tier, dry_run } = Fields::whole(incoming).await?;
     let tiers = tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier]);
     let verified = watched((&state, &request), move |tell| {
@@ -33,7 +35,12 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Inc
         let wanted = held.into_iter().filter(|(tier, _)| tiers.contains(tier));
         let total: u64 = wanted.filter_map(|(_, held)| held).map(|held| held.entries).sum();
         let report = store.verify(&tiers, dry_run, &mut |report| tell(report.entries, total))?;
-        Ok(Verified { report, dry_run })
+        let mut tell = |files| tell(total + files, total + files);
+        let corpus = match tier {
+            Some(_) => None,
+            None => Some(runtime.block_on(ragstone.corpus().verify(Pace::Fast, &mut tell))?),
+        };
+        Ok(Verified { report, corpus, dry_run })
     });
     verified.await
 }
@@ -72,7 +79,7 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: In
 /// the end. `work` hears whether anybody still listens.
 pub(super) async fn watched<R: Serialize + Send + 'static>(
     (state, request): (&State, &HttpRequest),
-    work: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<R> + Send + 'static,
+    work: impl FnOnce(&mut (dyn FnMut(u64, u64) -> bool + Send)) -> Result<R> + Send + 'static,
 ) -> Answered {
     let place = state.place(request, Work::Upkeep).await?;
     let (events, received) = mpsc::channel::<Bytes>(16);

@@ -24,8 +24,8 @@ async function all(view) {
     isFirst = data.length === 0;
     // Those that the field takes: another tenant's are added to on their own page.
     known.replaceChildren(...data.filter(({ name }) => !name.includes("/")).map(({ name }) => h("option", { value: name })));
-    const row = ({ name, documents: files, passages }) => [
-      h("a", { href: `#/collections/${encodeURIComponent(name)}` }, name), count(files), count(passages),
+    const row = ({ name, documents: files, passages, damaged }) => [
+      [h("a", { href: `#/collections/${encodeURIComponent(name)}` }, name), damaged ? h("p", { class: "hint" }, `Damaged: ${damaged}`) : ""], count(files), count(passages),
       deletion(view, name, `the collection ${name}, its ${counted(files, "document")} and their KV`, at`/v1/collections/${name}`)];
     return data.length ? table("Collections", ["~collection", "#documents", "#passages", ""], data.map(row), true) : h("p", { class: "quiet" }, "There is none yet.");
   });

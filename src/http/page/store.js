@@ -35,7 +35,8 @@ function look(status) {
     ["Blocks", `${count(device.free_blocks)} of ${count(device.blocks)} free, ${count(device.cached_blocks)} cached, ${count(device.preemptions)} preemptions`],
     ["On its way", `${counted(stored.to_disk.entries, "entry")} to disk, ${count(stored.to_object.entries)} to the bucket, ${counted(status.background, "prompt")} in the background${jobs.length ? `; ${jobs.join("; ")}` : ""}`],
   ];
-  return [h("div", { class: "cards" }, Object.entries(tiers).map(card)), facts(service)];
+  const damage = (status.damage ?? []).map(({ what, found, advice }) => h("p", { class: "hint", role: "alert" }, `Damaged, ${what}: ${found}; ${advice}.`));
+  return [...damage, h("div", { class: "cards" }, Object.entries(tiers).map(card)), facts(service)];
 }
 
 function card([name, tier]) {

@@ -66,8 +66,11 @@ fn shown(State { collections, model, tiers }: &State) -> String {
         0 => "There is no collection yet; `add` begins one.".to_owned(),
         count => format!("{count} collection{}:", plural(count)),
     };
-    for CollectionInfo { name, documents, passages } in collections {
+    for CollectionInfo { name, documents, passages, damaged } in collections {
         text.push_str(&format!("\n- {name}: {documents} documents, {passages} passages"));
+        if damaged.is_some() {
+            text.push_str(", damaged: whoever looks after the service must mend it");
+        }
     }
     if let Some(model) = model {
         text.push_str(&format!("\n\nLanguage model: {model}"));

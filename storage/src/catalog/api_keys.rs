@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Catalog, read_all, sled_error, to_json};
+use super::records::Kept;
+use super::{Catalog, read_all, to_json};
 use crate::Result;
 
 /// What a key may do. Each may do what those before it may.
@@ -65,8 +66,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn put_api_key(&self, record: &ApiKeyRecord) -> Result<()> {
-        self.api_keys.insert(record.name.as_bytes(), to_json(record)?).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::ApiKeys, record.name.as_bytes(), to_json(record)?)
     }
 
     /// Forgets a key; whether it was there. Durable on return.
@@ -74,9 +74,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn remove_api_key(&self, name: &str) -> Result<bool> {
-        let was_there = self.api_keys.remove(name.as_bytes()).map_err(sled_error)?.is_some();
-        self.flush()?;
-        Ok(was_there)
+        self.remove(Kept::ApiKeys, name.as_bytes())
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::records::Kept;
 use super::{Catalog, read_all, read_json, sled_error, to_json};
 use crate::{Error, Result};
 
@@ -53,8 +54,7 @@ impl Catalog {
         let (collection, paths) = (collection.to_owned(), paths.to_vec());
         let created_unix_ms = now_unix_ms;
         let job = IngestJob { id, collection, paths, created_unix_ms, done: 0, starts: 0, attempts: Vec::new(), prune };
-        self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
-        self.flush()?;
+        self.put(Kept::Jobs, &id.to_be_bytes(), to_json(&job)?)?;
         Ok(job)
     }
 
@@ -79,12 +79,12 @@ impl Catalog {
     /// # Errors
     /// `NotFound` if it is finished; else as sled says.
     pub fn update_job(&self, job: &IngestJob) -> Result<()> {
-        let row = to_json(job)?;
-        let updated = self.jobs.fetch_and_update(job.id.to_be_bytes(), |there| there.map(|_| row.clone()));
-        if updated.map_err(sled_error)?.is_none() {
+        let (id, row) = (job.id.to_be_bytes(), to_json(job)?);
+        let mut records = self.changing();
+        if !self.jobs.contains_key(id).map_err(sled_error)? {
             return Err(Error::not_found(format!("ingest job {} is not in the journal", job.id)));
         }
-        self.flush()
+        self.write(&mut records, Kept::Jobs, vec![(id.to_vec(), Some(row))], true)
     }
 
     /// Takes a job that is done out of the journal; durable on return. Finishing twice is fine.
@@ -92,7 +92,6 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn finish_job(&self, id: u64) -> Result<()> {
-        self.jobs.remove(id.to_be_bytes()).map_err(sled_error)?;
-        self.flush()
+        self.remove(Kept::Jobs, &id.to_be_bytes()).map(drop)
     }
 }

@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::records::Kept;
 use super::{Catalog, read_all, read_json, sled_error, to_json};
 use crate::key::{Fingerprint, SegmentDigest};
 use crate::{Error, Result};
@@ -166,8 +167,7 @@ impl Catalog {
             return Ok(job);
         }
         let job = WarmJob { id: self.fresh_warm_id()?, ..wanted };
-        self.warm_jobs.insert(job.id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
-        self.flush()?;
+        self.put(Kept::WarmJobs, &job.id.to_be_bytes(), to_json(&job)?)?;
         Ok(job)
     }
 
@@ -200,12 +200,12 @@ impl Catalog {
     /// # Errors
     /// `NotFound` if it was finished or cancelled; else as sled says.
     pub fn update_warm_job(&self, id: u64, progress: &WarmProgress) -> Result<()> {
+        let mut records = self.changing();
         let row = self.warm_jobs.get(id.to_be_bytes()).map_err(sled_error)?;
         let job = row.and_then(|value| read_json::<WarmJob>(&value));
         let job = job.ok_or_else(|| Error::not_found(format!("warm-up {id} is not in the journal")))?;
         let job = WarmJob { progress: progress.clone(), ..job };
-        self.warm_jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
-        self.flush()
+        self.write(&mut records, Kept::WarmJobs, vec![(id.to_be_bytes().to_vec(), Some(to_json(&job)?))], true)
     }
 
     /// Takes a warm-up that is done or cancelled out of the journal; whether it was there. Durable on return.
@@ -213,9 +213,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn finish_warm_job(&self, id: u64) -> Result<bool> {
-        let was = self.warm_jobs.remove(id.to_be_bytes()).map_err(sled_error)?;
-        self.flush()?;
-        Ok(was.is_some())
+        self.remove(Kept::WarmJobs, &id.to_be_bytes())
     }
 
     /// Adds a removal to the journal; its id. Durable on return.
@@ -224,8 +222,7 @@ impl Catalog {
     /// As sled says.
     pub fn add_removal(&self, removal: Removal) -> Result<u64> {
         let id = self.fresh_id()?;
-        self.removals.insert(id.to_be_bytes(), to_json(&RemovalRow { id, removal })?).map_err(sled_error)?;
-        self.flush()?;
+        self.put(Kept::Removals, &id.to_be_bytes(), to_json(&RemovalRow { id, removal })?)?;
         Ok(id)
     }
 
@@ -263,10 +260,8 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn finish_removals(&self, ids: &[u64]) -> Result<()> {
-        let mut batch = sled::Batch::default();
-        ids.iter().for_each(|id| batch.remove(&id.to_be_bytes()));
-        self.removals.apply_batch(batch).map_err(sled_error)?;
-        self.flush()
+        let rows = ids.iter().map(|id| (id.to_be_bytes().to_vec(), None)).collect();
+        self.write(&mut self.changing(), Kept::Removals, rows, true)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::records::Kept;
 use super::{Catalog, sled_error};
 use crate::Result;
 use crate::entry::EntryId;
@@ -21,10 +22,8 @@ impl Catalog {
         if named.is_empty() {
             return Ok(());
         }
-        let mut batch = sled::Batch::default();
-        named.iter().for_each(|name| batch.insert(&to_row(name)[..], &[]));
-        self.object_removals.apply_batch(batch).map_err(sled_error)?;
-        self.flush()
+        let rows = named.iter().map(|name| (to_row(name).to_vec(), Some(Vec::new()))).collect();
+        self.write(&mut self.changing(), Kept::ObjectRemovals, rows, true)
     }
 
     /// What is noted.
@@ -41,9 +40,8 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn finish_object_removals(&self, named: &HashSet<(Fingerprint, EntryId)>) -> Result<()> {
-        let mut batch = sled::Batch::default();
-        named.iter().for_each(|name| batch.remove(&to_row(name)[..]));
-        self.object_removals.apply_batch(batch).map_err(sled_error)
+        let rows = named.iter().map(|name| (to_row(name).to_vec(), None)).collect();
+        self.write(&mut self.changing(), Kept::ObjectRemovals, rows, false)
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use super::records::Kept;
 use super::{Catalog, read_all, read_json, read_rows, sled_error, to_json};
 use crate::Result;
 use crate::entry::EntryId;
@@ -183,7 +184,7 @@ impl Catalog {
         let row = row(&record.tenant, &record.name);
         self.schema_files.write(&row, record)?;
         locked(&self.kept_modules).schemas.insert(row, KeptSchema::of(record));
-        self.flush()
+        Ok(())
     }
 
     /// Forgets a schema and its entries; whether it was there. Durable on return.
@@ -195,7 +196,6 @@ impl Catalog {
         let was_there = self.schema_files.remove(&row)?;
         locked(&self.kept_modules).schemas.remove(&row);
         self.forget_schema_entries(tenant, name)?;
-        self.flush()?;
         Ok(was_there)
     }
 
@@ -206,11 +206,13 @@ impl Catalog {
     pub fn put_schema_entries(&self, entries: &SchemaEntries) -> Result<()> {
         let parts = [&row(&entries.tenant, &entries.name)[..], &[0], entries.version.as_bytes(), &[0]];
         let row = [&parts.concat()[..], &entries.fingerprint.0].concat();
-        let before = self.schema_entries.insert(row, to_json(entries)?).map_err(sled_error)?;
-        if before.is_none() {
+        let mut records = self.changing();
+        let is_new = !self.schema_entries.contains_key(&row).map_err(sled_error)?;
+        self.write(&mut records, Kept::SchemaEntries, vec![(row, Some(to_json(entries)?))], true)?;
+        if is_new {
             locked(&self.kept_modules).add(entries);
         }
-        self.flush()
+        Ok(())
     }
 
     /// The entries of all schemas under all models: of schemas that are kept, and of the texts that they have now.
@@ -244,12 +246,16 @@ impl Catalog {
 
     fn forget_schema_entries(&self, tenant: &str, name: &str) -> Result<()> {
         let of_it = [&row(tenant, name)[..], &[0]].concat();
-        for key in self.schema_entries.scan_prefix(of_it).keys() {
-            let gone = self.schema_entries.remove(key.map_err(sled_error)?).map_err(sled_error)?;
-            if let Some(entries) = gone.and_then(|value| read_json(&value)) {
-                locked(&self.kept_modules).remove(&entries);
-            }
+        let mut records = self.changing();
+        let (mut rows, mut all) = (Vec::new(), Vec::new());
+        for row in self.schema_entries.scan_prefix(of_it) {
+            let (key, value) = row.map_err(sled_error)?;
+            rows.push((key.to_vec(), None));
+            all.extend(read_json::<SchemaEntries>(&value));
         }
+        self.write(&mut records, Kept::SchemaEntries, rows, true)?;
+        let mut kept = locked(&self.kept_modules);
+        all.iter().for_each(|entries| kept.remove(entries));
         Ok(())
     }
 

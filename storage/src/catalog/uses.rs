@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::records::Kept;
 use super::{Catalog, sled_error};
 use crate::Result;
 use crate::key::KvKey;
@@ -84,8 +85,10 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn set_pinned(&self, key: &KvKey, pinned: bool) -> Result<()> {
-        let changed = if pinned { self.pins.insert(key.as_bytes(), &[]) } else { self.pins.remove(key.as_bytes()) };
-        changed.map_err(sled_error)?;
-        self.flush()
+        if pinned {
+            self.put(Kept::Pins, key.as_bytes(), Vec::new())
+        } else {
+            self.remove(Kept::Pins, key.as_bytes()).map(drop)
+        }
     }
 }

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use super::disk::{io_failed, sync_names};
+use super::folders;
 use super::ingest::Going;
 use super::naming::{Stage, tenant_of};
-use super::table::{self, Collection};
-use super::{Corpus, Departures, Inner, MOST_COLLECTIONS, MOST_OF_TENANT, blocking};
+use super::table::Collection;
+use super::{Corpus, Departures, Inner, MOST_COLLECTIONS, MOST_OF_TENANT};
 use crate::lock::{NamedLocks, locked};
 use crate::{Error, ErrorKind, Result};
 
@@ -52,24 +52,23 @@ impl Changing {
 }
 
 impl Corpus {
-    /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first. To be awaited to
-    /// its end: LanceDB removes files one after the other.
+    /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first; of one that is
+    /// damaged, of those that can be read. To be awaited to its end: files are removed one after the other.
     pub async fn delete_collection(&self, collection: &str, departures: &dyn Departures) -> Result<usize> {
         let _turn = self.inner.changing.names.lock(collection).await;
         loop {
+            if self.delete_damaged(collection).await? {
+                return Ok(0);
+            }
             let table = self.find(collection).await?;
             let Some(writer) = table.write().await else { continue };
-            self.announce(&table, None, departures).await?;
-            self.forget_superseded(&table)?;
-            let removed = writer.drop_table(&self.inner.db).await?;
+            self.announce_readable(&table, departures).await?;
+            self.forget_others(&table).await?;
+            let removed = writer.drop_table().await?;
             // Still in the turn to write: whoever waits for it finds nothing, and does not find this table again.
             self.inner.collections.lock().await.remove(collection);
-            drop(writer);
-            let folder = self.inner.folder.clone();
-            let synced = blocking("dropping a collection", move || {
-                sync_names(&folder).map_err(|error| io_failed("drop a collection for good", error))
-            });
-            return synced.await.map(|()| removed);
+            self.inner.damaged.forget(collection);
+            return Ok(removed);
         }
     }
 
@@ -87,6 +86,9 @@ impl Corpus {
         if let Some(table) = self.served(name).await {
             return Ok(Some(table));
         }
+        if let Some(why) = self.inner.damaged.unopened_why(name) {
+            return Err(folders::damaged(name, &why));
+        }
         if asked()? == Going::Enough {
             return Ok(None);
         }
@@ -94,7 +96,7 @@ impl Corpus {
             let there = collections.lock().await;
             changing.make(name, &there)?
         };
-        if table::path_of(folder, name, Stage::Serving).exists() {
+        if folders::path_of(folder, name, Stage::Serving).exists() {
             let message =
                 format!("the files of a collection `{name}` that was deleted are still read; try again in a moment");
             return Err(Error::new(ErrorKind::Unavailable, message));

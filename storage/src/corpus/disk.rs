@@ -1,9 +1,14 @@
 //! Files as the corpus needs them: known to be on the disk, and errors that say what to do.
 
+use std::any::Any;
 use std::collections::HashSet;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, ErrorKind};
+use futures::FutureExt;
+
+use crate::{Error, ErrorKind, Result};
 
 /// Waits for the disk on every file below `folder` that is not in `known`, and on the folders these stand in.
 pub(super) fn sync_folder(folder: &Path, known: &mut HashSet<PathBuf>) -> std::io::Result<()> {
@@ -31,9 +36,21 @@ pub(super) fn sync_folder(folder: &Path, known: &mut HashSet<PathBuf>) -> std::i
     Ok(())
 }
 
-/// Waits for the disk on which names a folder holds: what was removed from it does not come back with a power cut.
-pub(super) fn sync_names(folder: &Path) -> std::io::Result<()> {
-    std::fs::File::open(folder)?.sync_all()
+/// The files of a table, by their names below it, parted by `/`.
+pub(super) fn files(table: &Path) -> std::io::Result<HashSet<String>> {
+    let (mut found, mut folders) = (HashSet::new(), vec![(table.to_owned(), String::new())]);
+    while let Some((folder, within)) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            let name = format!("{within}{}", entry.file_name().to_string_lossy());
+            if entry.file_type()?.is_dir() {
+                folders.push((entry.path(), name + "/"));
+            } else {
+                found.insert(name);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Says what failed and what to do about it.
@@ -42,8 +59,37 @@ pub(super) fn failed(doing: String) -> impl FnOnce(lancedb::Error) -> Error {
         if disk_is_full(&error) {
             return full(&doing).with_source(error);
         }
-        Error::new(ErrorKind::Internal, format!("could not {doing}: {error}")).with_source(error)
+        let why = without_folders(&error.to_string());
+        Error::new(ErrorKind::Internal, format!("could not {doing}: {why}")).with_source(error)
     }
+}
+
+/// LanceDB panics on some files that are cut. What it was about to do fails, and nothing else.
+pub(super) async fn caught<T>(doing: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let done = AssertUnwindSafe(work).catch_unwind().await;
+    done.unwrap_or_else(|panic| {
+        let why = without_folders(panic_text(panic.as_ref()));
+        Err(Error::new(ErrorKind::Corrupt, format!("could not {doing}: its files cannot be read ({why})")))
+    })
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+/// Paths become names of files: where somebody's folders are is not for whoever asks, and neither is where LanceDB was compiled.
+fn without_folders(text: &str) -> String {
+    let is_part = |c: char| !(c.is_whitespace() || "\"'`()[]{}<>,;=".contains(c));
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(begin) = rest.find(is_part) {
+        let (before, word) = rest.split_at(begin);
+        let (word, after) = word.split_at(word.find(|c| !is_part(c)).unwrap_or(word.len()));
+        out.push_str(before);
+        out.push_str(word.trim_end_matches('/').rsplit('/').next().unwrap_or(word));
+        rest = after;
+    }
+    out + rest
 }
 
 /// The same for plain files.
@@ -88,6 +134,31 @@ mod tests {
         std::fs::write(folder.path().join("b"), "b").unwrap();
         sync_folder(folder.path(), &mut known).unwrap();
         assert_eq!(known, HashSet::from([folder.path().join("data"), folder.path().join("b")]));
+    }
+
+    #[test]
+    fn messages_name_files_and_not_where_they_are() {
+        for (text, shown) in [
+            ("Object at location /home/me/data/x.lance not found", "Object at location x.lance not found"),
+            ("open \"/a/b c/d.lance\": No such file", "open \"b d.lance\": No such file"),
+            ("LanceError(IO): eof, /root/.registry/lance/src/reader.rs:12:9", "LanceError(IO): eof, reader.rs:12:9"),
+            ("a/b: 3 of 4, per/", "b: 3 of 4, per"),
+            ("", ""),
+        ] {
+            assert_eq!(without_folders(text), shown, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_what_it_was_about() {
+        let work = async {
+            let bytes: &[u8] = &[];
+            assert!(!bytes.is_empty(), "cut at /a/b");
+            Ok(())
+        };
+        let error = caught("read it", work).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().ends_with("(cut at b)"), "{error}");
     }
 
     #[test]

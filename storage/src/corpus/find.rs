@@ -17,8 +17,13 @@ impl Corpus {
             return Ok(Vec::new());
         }
         let (vector, options) = self.prepare(&table, query, options).await?;
-        let found = search::search(&table, query, vector, &options, &self.inner.options.env).await?;
-        self.hits(found).await
+        let mended = table.broken.times_mended();
+        let search = async || search::search(&table, query, vector.clone(), &options, &self.inner.options.env).await;
+        let found = match search().await {
+            Err(_) if self.mend(&table, mended).await => search().await,
+            found => found,
+        };
+        self.hits(collection, found?).await
     }
 
     /// As [`search`](Self::search), with the same result. Where the collection has a vector index, `provisional` is told what is best
@@ -42,6 +47,7 @@ impl Corpus {
         let (vector, options) = &self.prepare(&table, query, options).await?;
         let (vector, env, own) = (vector.clone(), &self.inner.options.env, self.encoder().tokenizer_identity());
         let started = Stopwatch::start();
+        let (mended, again) = (table.broken.times_mended(), vector.clone());
         let found = match vector {
             Some(vector) if staged && options.mode == SearchMode::Fused && table.has_vector_index().await? => {
                 let mut stage = |found: Vec<StoredHit>| {
@@ -50,12 +56,16 @@ impl Corpus {
                         provisional(found.into_iter().map(StoredHit::into_hit).collect());
                     }
                 };
-                search::in_stages(&table, query, vector, options, env, &mut stage).await?
+                search::in_stages(&table, query, vector, options, env, &mut stage).await
             }
-            vector => search::search(&table, query, vector, options, env).await?,
+            vector => search::search(&table, query, vector, options, env).await,
+        };
+        let found = match found {
+            Err(_) if self.mend(&table, mended).await => search::search(&table, query, again, options, env).await,
+            found => found,
         };
         let search_ms = started.elapsed_ms();
-        Ok((self.hits(found).await?, search_ms))
+        Ok((self.hits(collection, found?).await?, search_ms))
     }
 
     /// The query's vector, where one is needed, and how to search: by words alone where the collection's embedding model cannot be loaded.
@@ -73,7 +83,15 @@ impl Corpus {
         }
     }
 
-    async fn hits(&self, found: Vec<StoredHit>) -> Result<Vec<Hit>> {
+    /// What is not what was stored is left out: whoever asks is not told another text than somebody added.
+    async fn hits(&self, collection: &str, mut found: Vec<StoredHit>) -> Result<Vec<Hit>> {
+        found.retain(|hit| {
+            let is_intact = hit.stored.is_intact();
+            if !is_intact {
+                self.inner.damaged.note_passage(collection, &hit.stored.passage.document_id);
+            }
+            is_intact
+        });
         let rest = |hit: StoredHit| (hit.stored, (hit.score, hit.also_in));
         let (stored, rest): (Vec<_>, Vec<_>) = found.into_iter().map(rest).unzip();
         let passages = self.with_own_tokens(stored).await?;

@@ -12,15 +12,19 @@
 //! blocking threads. One process at a time may have a corpus open; the data folder's lock sees to that.
 
 mod changing;
+mod checks;
 mod chunk;
 mod course;
+mod damaged;
 mod disk;
 mod document;
 mod element;
 mod filter;
 mod find;
+mod folders;
 mod fusion;
 mod ingest;
+mod mend;
 mod naming;
 mod options;
 mod passage;
@@ -32,6 +36,7 @@ mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod words;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -46,10 +51,12 @@ use serde::{Deserialize, Serialize};
 
 use self::changing::Changing;
 pub use self::course::{Course, Piece};
-use self::disk::{failed, io_failed};
+use self::damaged::Damaged;
+use self::disk::{caught, failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;
+pub(crate) use self::folders::ORPHANED;
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
 pub use self::naming::{COLLECTION, check_name, check_stored_name, full_name, is_name, shown_name, tenant_of};
 use self::naming::{Stage, unknown};
@@ -60,6 +67,7 @@ pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};
 use self::table::Collection;
+pub use self::verify::{CorpusCheck, DamagedFile, Pace};
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
@@ -71,11 +79,16 @@ const MOST_OF_TENANT: usize = 1000;
 const MOST_COLLECTIONS: usize = 10_000;
 
 /// A collection's size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CollectionInfo {
     pub name: String,
+    /// 0 where it cannot be read.
     pub documents: usize,
+    /// 0 where it cannot be read.
     pub passages: usize,
+    /// What is wrong with it, and what to do; not there where nothing is known to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
 }
 
 /// Counters since the corpus was opened.
@@ -106,6 +119,7 @@ struct Inner {
     /// Locked to look a table up, and not for longer.
     collections: tokio::sync::Mutex<BTreeMap<String, Arc<Collection>>>,
     changing: Changing,
+    damaged: Damaged,
     passages_retokenized: AtomicU64,
     texts_embedded: AtomicU64,
 }
@@ -145,10 +159,10 @@ impl Corpus {
         let folder = dir.to_owned();
         let found = blocking("opening the corpus", move || {
             std::fs::create_dir_all(&folder)
-                .and_then(|()| table::find(&folder))
+                .and_then(|()| folders::find(&folder))
                 .map_err(|error| io_failed(&format!("read the folder {}", folder.display()), error))
         });
-        let names = found.await?;
+        let folders::Tables { whole, damaged } = found.await?;
         let path = dir.to_str().ok_or_else(|| {
             let message = format!("the path {} is not UTF-8: choose another data folder", dir.display());
             Error::new(ErrorKind::InvalidInput, message)
@@ -160,12 +174,23 @@ impl Corpus {
         // Each is loaded once, however many collections were built with it.
         let mut embedders = HashMap::from([(own.clone(), Some(encoder.clone()))]);
         let mut collections = BTreeMap::new();
-        for name in names {
-            let mut collection = Collection::open(&db, dir, (&name, Stage::Serving)).await?;
-            check(&collection, &own, earlier.is_some(), dir)?;
+        let damaged = Damaged::at_start(damaged);
+        for name in whole {
+            let opened = caught("open it", Collection::open(&db, dir, (&name, Stage::Serving))).await;
+            let mut collection = match opened.and_then(|opened| checked(opened, &own, earlier.is_some(), dir)) {
+                Ok(collection) => collection,
+                // One that nobody may search refuses the start: it is not damaged.
+                Err(error) if error.kind() == ErrorKind::Incompatible && earlier.is_none() => return Err(error),
+                Err(error) => {
+                    damaged.note(&name, &error);
+                    continue;
+                }
+            };
+            folders::forget_superseded(dir, &name);
             if collection.embedding() == own {
                 // Somebody went back to it before the collection had the other model's vectors.
-                table::remove_building(dir, &name)?;
+                let begun = folders::discard(dir, &folders::path_of(dir, &name, Stage::Building));
+                begun.unwrap_or_else(|error| tracing::warn!(collection = name, %error, "what was begun of it stays"));
             }
             let identity = collection.embedding().to_owned();
             let load = || earlier.and_then(|earlier| earlier(&identity));
@@ -181,6 +206,7 @@ impl Corpus {
             renewing: std::sync::Mutex::default(),
             collections: tokio::sync::Mutex::new(collections),
             changing: Changing::default(),
+            damaged,
             passages_retokenized: AtomicU64::new(0),
             texts_embedded: AtomicU64::new(0),
         };
@@ -205,20 +231,12 @@ impl Corpus {
         }
     }
 
-    /// All collections by name.
-    pub async fn collections(&self) -> Result<Vec<CollectionInfo>> {
-        let tables = self.tables(None).await?;
-        let mut infos = Vec::with_capacity(tables.len());
-        for table in tables {
-            let (documents, passages) = (table.documents().await?, table.rows().await?);
-            infos.push(CollectionInfo { name: table.name.clone(), documents, passages });
-        }
-        Ok(infos)
-    }
-
-    /// The names of all collections, in order.
+    /// The names of all collections, in order; those that cannot be opened, too.
     pub async fn names(&self) -> Vec<String> {
-        self.inner.collections.lock().await.keys().cloned().collect()
+        let mut names: Vec<String> = self.inner.collections.lock().await.keys().cloned().collect();
+        names.extend(self.inner.damaged.unopened());
+        names.sort();
+        names
     }
 
     /// Documents `offset..offset + limit` of a collection, ordered by id.
@@ -260,6 +278,7 @@ impl Corpus {
             let message = format!("there is no document `{document_id}` in collection `{collection}`");
             return Err(Error::new(ErrorKind::NotFound, message));
         };
+        stored.iter().try_for_each(StoredPassage::check)?;
         stored.sort_by_key(|stored| stored.passage.ordinal);
         Ok(StoredDocument { info, passages: self.with_own_tokens(stored).await? })
     }
@@ -296,12 +315,18 @@ impl Corpus {
 
     async fn find(&self, name: &str) -> Result<Arc<Collection>> {
         check_stored_name(name)?;
-        self.served(name).await.ok_or_else(|| unknown(name))
+        if let Some(table) = self.served(name).await {
+            return Ok(table);
+        }
+        if self.inner.damaged.unopened_why(name).is_some() {
+            return self.open_again(name).await;
+        }
+        Err(unknown(name))
     }
 
     /// Whether any collection is another's than the default tenant's.
     pub async fn has_tenants(&self) -> bool {
-        self.inner.collections.lock().await.keys().any(|name| !tenant_of(name).is_empty())
+        self.names().await.iter().any(|name| !tenant_of(name).is_empty())
     }
 
     /// The passages with token ids of the encoder's tokenizer; ids of another are made again, and counted.
@@ -346,7 +371,7 @@ fn document_infos(batch: &RecordBatch) -> Result<Vec<DocumentInfo>> {
 }
 
 /// A collection of another format is refused, and one of another embedding model unless it `may_be_stale`.
-fn check(collection: &Collection, embedding: &str, may_be_stale: bool, dir: &Path) -> Result<()> {
+fn checked(collection: Collection, embedding: &str, may_be_stale: bool, dir: &Path) -> Result<Collection> {
     let (name, format) = (&collection.name, collection.metadata(schema::FORMAT_KEY));
     if format != schema::FORMAT {
         let message = format!(
@@ -365,7 +390,7 @@ fn check(collection: &Collection, embedding: &str, may_be_stale: bool, dir: &Pat
         );
         return Err(Error::new(ErrorKind::Incompatible, message));
     }
-    Ok(())
+    Ok(collection)
 }
 
 /// Runs work that binds the processor or a disk on a blocking thread. A panic there is an error here.

@@ -17,10 +17,11 @@ use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
 
-use super::disk::io_failed;
+use super::disk::{caught, io_failed};
+use super::folders::{State, discard, path_of, state};
 use super::ingest::{GROUP_PASSAGES, Going, UpsertProgress};
-use super::naming::{Stage, check_stored_name, table_at, unknown};
-use super::table::{Collection, Writer, manifests, path_of};
+use super::naming::{Stage, check_stored_name, unknown};
+use super::table::{Collection, Writer};
 use super::{Corpus, blocking};
 use crate::{Error, ErrorKind, Result};
 
@@ -132,10 +133,7 @@ impl Corpus {
     /// `Unavailable` while it runs; as the disk says.
     pub async fn abandon_renewal(&self, name: &str) -> Result<()> {
         let _turn = self.take_renewal(name)?;
-        if self.path_of(name, Stage::Building).exists() {
-            self.drop_building(name).await?;
-        }
-        Ok(())
+        self.drop_building(name).await
     }
 
     fn take_renewal(&self, name: &str) -> Result<Turn<'_>> {
@@ -152,42 +150,52 @@ impl Corpus {
         path_of(&self.inner.folder, name, stage)
     }
 
-    /// Of a collection that is deleted: the files that its table took the place of must not come back with the next start.
-    pub(super) fn forget_superseded(&self, table: &Collection) -> Result<()> {
+    /// Of a collection that is deleted: the files that its table took the place of, and what was begun to take its own, must not come back
+    /// with the next start. What is being filled at the moment goes when that hears of it.
+    pub(super) async fn forget_others(&self, table: &Collection) -> Result<()> {
         let serving = self.path_of(&table.name, Stage::Serving);
-        if table.folder() != serving && serving.exists() {
-            std::fs::remove_dir_all(&serving)
-                .map_err(|error| io_failed(&format!("remove {}", serving.display()), error))?;
+        if table.folder() != serving {
+            self.discard(serving).await?;
+        }
+        let is_renewed = self.inner.renewing.lock().unwrap_or_else(PoisonError::into_inner).contains(&table.name);
+        if !is_renewed {
+            self.drop_building(&table.name).await?;
         }
         Ok(())
     }
 
-    /// The table that is to take the place of a collection's: one that was begun for the same model, or a new one.
+    /// The table that is to take the place of a collection's, which is open: one that was begun for the same model, or a new one. One that
+    /// cannot be read has nothing that the open one has not.
     async fn building(&self, name: &str) -> Result<Collection> {
         let (path, inner) = (self.path_of(name, Stage::Building), &self.inner);
-        if manifests(&path) > 0 {
-            let mut begun = Collection::open(&inner.db, &inner.folder, (name, Stage::Building)).await?;
-            if begun.embedding() == self.embedding() {
-                begun.embedder = Some(self.encoder().clone());
-                return Ok(begun);
+        let found = blocking("looking at a table", {
+            let path = path.clone();
+            move || Ok(path.exists().then(|| state(&path)))
+        });
+        if let Some(State::Whole) = found.await? {
+            let opening = Collection::open(&inner.db, &inner.folder, (name, Stage::Building));
+            match caught("open it", opening).await {
+                Ok(mut begun) if begun.embedding() == self.embedding() => {
+                    begun.embedder = Some(self.encoder().clone());
+                    return Ok(begun);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(collection = name, %error, "embedding it again begins from the first passage")
+                }
             }
         }
-        if path.exists() {
-            self.drop_building(name).await?;
-        }
+        self.drop_building(name).await?;
         Collection::create(&inner.db, &inner.folder, (name, Stage::Building), self.encoder().clone()).await
     }
 
-    async fn drop_building(&self, name: &str) -> Result<()> {
-        let path = self.path_of(name, Stage::Building);
-        if manifests(&path) > 0 {
-            let dropped = self.inner.db.drop_table(table_at(name, Stage::Building), &[]).await;
-            return dropped.map_err(super::failed(format!("remove what was begun for collection `{name}`")));
-        }
-        blocking("removing files", move || {
-            std::fs::remove_dir_all(&path).map_err(|error| io_failed(&format!("remove {}", path.display()), error))
-        })
-        .await
+    pub(super) async fn drop_building(&self, name: &str) -> Result<()> {
+        self.discard(self.path_of(name, Stage::Building)).await
+    }
+
+    async fn discard(&self, table: PathBuf) -> Result<()> {
+        let corpus = self.inner.folder.clone();
+        blocking("taking a table out of the corpus", move || discard(&corpus, &table)).await
     }
 
     /// Makes the new table have what the old one has, and nothing else.
@@ -270,9 +278,8 @@ fn built_with(table: &Collection) -> BuiltWith {
 
 async fn rename(from: PathBuf, to: PathBuf) -> Result<()> {
     blocking("renaming a table", move || {
-        let renamed =
-            std::fs::rename(&from, &to).and_then(|()| std::fs::File::open(to.parent().unwrap_or(&to))?.sync_all());
-        renamed.map_err(|error| io_failed(&format!("rename {} to {}", from.display(), to.display()), error))
+        crate::damage::rename(&from, &to)
+            .map_err(|error| io_failed(&format!("rename {} to {}", from.display(), to.display()), error))
     })
     .await
 }

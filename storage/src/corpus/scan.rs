@@ -8,6 +8,7 @@ use futures::TryStreamExt;
 use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::query::{QueryBase, Select};
 
+use super::disk::caught;
 use super::schema::{self, StoredPassage};
 use super::table::{self, Collection};
 use super::{Corpus, blocking};
@@ -78,7 +79,8 @@ impl Corpus {
         each: &mut (dyn FnMut(Vec<PassageTokens>) -> Result<()> + Send),
     ) -> Result<()> {
         for table in self.tables(scope.collection).await? {
-            self.scan_table(&table, scope.document.map(table::is_document), each).await?;
+            let scanned = self.scan_table(&table, scope.document.map(table::is_document), each);
+            caught("read its passages", scanned).await?;
         }
         Ok(())
     }
@@ -116,10 +118,11 @@ impl Corpus {
         Ok(passages)
     }
 
-    /// Takes out of `ids` the passages that some document has, of the collections that `is_meant` names.
+    /// Takes out of `ids` the passages that some document has, of the collections that `is_meant` names. One that is damaged has none: what
+    /// is stored for it can be computed again, and it keeps nobody from deleting what is another's.
     ///
     /// # Errors
-    /// As the disk says.
+    /// None so far.
     pub async fn retain_absent(
         &self,
         is_meant: &(dyn Fn(&str) -> bool + Send + Sync),
@@ -127,10 +130,13 @@ impl Corpus {
     ) -> Result<()> {
         for table in self.tables(None).await? {
             if !ids.is_empty() && is_meant(&table.name) {
-                each_id(&table, None, &mut |id| {
+                let mut stays = |id: &str| {
                     ids.remove(id);
-                })
-                .await?;
+                };
+                let reading = each_id(&table, None, &mut stays);
+                if let Err(error) = caught("read its passages", reading).await {
+                    tracing::warn!(collection = table.name, %error, "a collection cannot be read: what it shares with a deleted document is computed again");
+                }
             }
         }
         Ok(())

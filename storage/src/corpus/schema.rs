@@ -58,6 +58,29 @@ pub(super) struct StoredPassage {
     pub row: u64,
 }
 
+impl StoredPassage {
+    /// Whether its title and text are what they were when it was stored: its id is their hash.
+    pub fn is_intact(&self) -> bool {
+        self.passage.id == super::document::passage_id(&self.passage.title, &self.passage.text)
+    }
+
+    /// As [`is_intact`](Self::is_intact).
+    ///
+    /// # Errors
+    /// `Corrupt`, which names the document.
+    pub fn check(&self) -> Result<()> {
+        if self.is_intact() {
+            return Ok(());
+        }
+        let Passage { document_id, ordinal, collection, .. } = &self.passage;
+        let message = format!(
+            "passage {ordinal} of document `{document_id}` of collection `{collection}` is damaged: it is not what was stored; add the \
+             document again, with one changed word, or put the collection's files back from a backup"
+        );
+        Err(Error::new(ErrorKind::Corrupt, message))
+    }
+}
+
 /// The schema of a new table.
 pub(super) fn table_schema(dimension: usize, embedding: &str) -> SchemaRef {
     let text = |name| Field::new(name, DataType::Utf8, false);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use lancedb::DistanceType;
@@ -13,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Passage;
-use super::disk::failed;
+use super::disk::{caught, failed};
 use super::filter::{self, Filter};
 use super::fusion::{Ranking, fuse};
 use super::schema::{PASSAGE_COLUMNS, StoredPassage, content, decode, scores};
@@ -284,8 +285,10 @@ async fn nearest(
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
+    let ran = caught("search the vectors", collection.run(query)).await;
+    let batches = ran.inspect_err(|_| collection.broken.vectors.store(true, Ordering::Release))?;
     let mut found = Vec::new();
-    for batch in collection.run(query).await? {
+    for batch in batches {
         let similarities = scores(&batch, "_distance")?.into_iter().map(|distance| 1.0 - distance);
         found.extend(decode(&batch, &collection.name)?.into_iter().zip(similarities));
     }
@@ -306,8 +309,10 @@ async fn matching(
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
+    let ran = caught("search the words", collection.run(query)).await;
+    let batches = ran.inspect_err(|_| collection.broken.words.store(true, Ordering::Release))?;
     let mut found = Vec::new();
-    for batch in collection.run(query).await? {
+    for batch in batches {
         let bm25 = scores(&batch, "_score")?;
         found.extend(decode(&batch, &collection.name)?.into_iter().zip(bm25));
     }

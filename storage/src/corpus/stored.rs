@@ -78,6 +78,8 @@ impl Collection {
         for batch in self.run(query).await? {
             let (versions, passages) = (schema::strings(&batch, "version")?, schema::numbers(&batch, "passages")?);
             for (at, stored) in schema::decode(&batch, &self.name)?.into_iter().enumerate() {
+                // What is damaged must not look whole in another table.
+                stored.check()?;
                 rows.push(schema::Row {
                     passage: stored.passage,
                     version: versions.value(at).to_owned(),

@@ -10,7 +10,7 @@ mod upkeep;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchIterator};
@@ -23,13 +23,13 @@ use lancedb::query::ExecutableQuery;
 use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
-use super::disk::{failed, io_failed, sync_folder};
-use super::naming::{Stage, stage_of, table_at, unknown};
+use super::checks::Checks;
+use super::disk::{caught, failed, io_failed, sync_folder};
+use super::folders::{discard, path_of};
+use super::naming::{Stage, table_at, unknown};
 use super::{PassageEncoder, schema};
 use crate::lock::locked;
 use crate::{Error, ErrorKind, Result};
-
-const SUFFIX: &str = ".lance";
 
 /// Passages in a cell of the vector index, about.
 const CELL_ROWS: u32 = 1024;
@@ -39,9 +39,7 @@ pub(super) struct Collection {
     pub name: String,
     /// Gives it its vectors; `None` where that embedding model cannot be loaded any more, and words alone are searched.
     pub embedder: Option<Arc<dyn PassageEncoder>>,
-    table: Table,
-    /// LanceDB's name for it.
-    table_name: String,
+    pub(super) table: Table,
     folder: PathBuf,
     schema: SchemaRef,
     dimension: usize,
@@ -55,10 +53,23 @@ pub(super) struct Collection {
     files: RwLock<Files>,
     /// Files that are known to be on the disk, not only in its cache.
     synced: Mutex<HashSet<PathBuf>>,
+    /// Their checksums; `None` until they are read, and while somebody adds to them.
+    checks: Mutex<Option<Checks>>,
+    /// Which indexes a search met that could not be read.
+    pub(super) broken: Broken,
     /// Whether the vectors are indexed, once that was looked up.
     vectors_indexed: Mutex<Option<bool>>,
     /// Changes of documents since it was opened: whoever saw as many knows what it holds.
     commits: AtomicU64,
+}
+
+/// Indexes that are to be built anew: they hold nothing that the rows have not.
+#[derive(Default)]
+pub(super) struct Broken {
+    pub words: AtomicBool,
+    pub vectors: AtomicBool,
+    /// How often some were built anew since the start: where that does not help, it is not the index that is damaged.
+    pub mended: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -112,13 +123,12 @@ impl Collection {
             let message = format!("collection `{name}` has no column of vectors: it is none of ragstone's");
             return Err(Error::new(ErrorKind::Incompatible, message));
         };
-        let (table_name, dimension) = (table_at(name, stage), *dimension as usize);
+        let dimension = *dimension as usize;
         Ok(Self {
             name: name.to_owned(),
             embedder: None,
             table,
-            folder: folder.join(table_name.clone() + SUFFIX),
-            table_name,
+            folder: path_of(folder, name, stage),
             schema,
             dimension,
             replaced: AtomicBool::new(false),
@@ -126,6 +136,8 @@ impl Collection {
             writer: tokio::sync::Mutex::default(),
             files: RwLock::default(),
             synced: Mutex::default(),
+            checks: Mutex::default(),
+            broken: Broken::default(),
             vectors_indexed: Mutex::default(),
             commits: AtomicU64::new(0),
         })
@@ -232,14 +244,14 @@ impl Collection {
         query.execute().await.map_err(self.failed("read"))
     }
 
-    async fn create_text_index(&self) -> Result<()> {
+    pub(super) async fn create_text_index(&self) -> Result<()> {
         let index = Index::FTS(text_index());
         let job = self.table.create_index(&["content"], index);
         job.execute().await.map(drop).map_err(self.failed("index the words of"))
     }
 
     /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.
-    async fn create_vector_index(&self) -> Result<()> {
+    pub(super) async fn create_vector_index(&self) -> Result<()> {
         let index = Index::IvfFlat(
             IvfFlatIndexBuilder::default().distance_type(DistanceType::Cosine).target_partition_size(CELL_ROWS),
         );
@@ -253,10 +265,12 @@ impl Collection {
     }
 }
 
+/// Of a table whose place another took, which is open: the last one that read it takes its files along.
 impl Drop for Collection {
     fn drop(&mut self) {
         if *self.replaced.get_mut()
-            && let Err(error) = std::fs::remove_dir_all(&self.folder)
+            && let Some(corpus) = self.folder.parent()
+            && let Err(error) = discard(corpus, &self.folder)
         {
             tracing::warn!(%error, folder = %self.folder.display(), "superseded files stay; the next start removes them");
         }
@@ -297,86 +311,66 @@ impl Writer<'_> {
         Ok(deleted.num_deleted_rows as usize)
     }
 
-    /// Drops the collection; how many passages went. Waits for who reads it. Its name may come back with a power cut until the folder is
-    /// synced.
-    pub async fn drop_table(&self, db: &Connection) -> Result<usize> {
+    /// Drops the collection, which is on the disk on return; how many passages went, as far as that can be read. Waits for who reads it.
+    pub async fn drop_table(&self) -> Result<usize> {
         let mut files = self.collection.files.write().await;
-        let rows = self.collection.rows().await?;
-        let dropped = db.drop_table(&self.collection.table_name, &[]).await;
-        dropped.map_err(self.collection.failed("drop"))?;
+        let rows = caught("count its passages", self.collection.rows()).await.unwrap_or_else(|error| {
+            tracing::warn!(collection = self.collection.name, %error, "a damaged collection is deleted");
+            0
+        });
+        let folder = self.collection.folder.clone();
+        let discarded = tokio::task::spawn_blocking(move || match folder.parent() {
+            Some(corpus) => discard(corpus, &folder),
+            None => Ok(()),
+        });
+        discarded.await.map_err(panicked)??;
         *files = Files::Gone;
         self.collection.gone.store(true, Ordering::Release);
         Ok(rows)
     }
 
-    /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk.
+    /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk, and notes the
+    /// checksums of what is new.
     pub async fn sync(&self) -> Result<()> {
-        let folder = self.collection.folder.clone();
         let mut known = std::mem::take(&mut *locked(&self.collection.synced));
-        let synced = tokio::task::spawn_blocking(move || sync_folder(&folder, &mut known).map(|()| known)).await;
-        match synced {
-            Ok(Ok(known)) => {
-                *locked(&self.collection.synced) = known;
-                Ok(())
-            }
-            Ok(Err(error)) => Err(io_failed(&format!("write collection `{}` to disk", self.collection.name), error)),
-            Err(error) => Err(Error::new(ErrorKind::Internal, "writing to disk panicked").with_source(error)),
-        }
+        let sync = move |folder: &Path, checks: &mut Checks| {
+            sync_folder(folder, &mut known)?;
+            let relative = |path: &PathBuf| Some(path.strip_prefix(folder).ok()?.to_str()?.to_owned());
+            let new: Vec<String> = known.iter().filter_map(relative).filter(|name| !checks.has(name)).collect();
+            checks.add(folder, new.into_iter().filter(|name| folder.join(name).is_file()))?;
+            Ok(known)
+        };
+        *locked(&self.collection.synced) = self.collection.with_checks(sync).await?;
+        Ok(())
     }
 }
 
-/// The collections that have a table in `folder`. A folder without a version is a creation that was cut off: it goes. A table that has
-/// taken another's place gets its name; call it before anything of the folder is open.
-pub(super) fn find(folder: &Path) -> std::io::Result<Vec<String>> {
-    let mut tables = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let file_name = entry.file_name();
-        let table = file_name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-        let Some((name, stage)) = table.and_then(stage_of) else { continue };
-        if manifests(&entry.path()) == 0 {
-            std::fs::remove_dir_all(entry.path())?;
-        } else {
-            tables.push((name, stage, entry.path()));
-        }
-    }
-    let of = |wanted: Stage| tables.iter().filter(move |(_, stage, _)| *stage == wanted);
-    let mut names: HashSet<String> = of(Stage::Serving).map(|(name, ..)| name.clone()).collect();
-    for (name, _, built) in of(Stage::Built) {
-        let serving = path_of(folder, name, Stage::Serving);
-        if !names.insert(name.clone()) {
-            std::fs::remove_dir_all(&serving)?;
-        }
-        std::fs::rename(built, serving)?;
-    }
-    for (.., building) in of(Stage::Building).filter(|(name, ..)| !names.contains(name)) {
-        std::fs::remove_dir_all(building)?;
-    }
-    std::fs::File::open(folder)?.sync_all()?;
-    let mut names: Vec<String> = names.into_iter().collect();
-    names.sort();
-    Ok(names)
-}
-
-/// Where a collection's table is at a stage.
-pub(super) fn path_of(folder: &Path, name: &str, stage: Stage) -> PathBuf {
-    folder.join(table_at(name, stage) + SUFFIX)
-}
-
-/// Removes what was begun of a table that is to take no other's place any more.
-pub(super) fn remove_building(folder: &Path, name: &str) -> Result<()> {
-    let path = path_of(folder, name, Stage::Building);
-    match std::fs::remove_dir_all(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(io_failed(&format!("remove {}", path.display()), error))
-        }
-        _ => Ok(()),
+impl Collection {
+    /// Does something with the checksums of its files, on a thread that may block. For one at a time, as writers are.
+    pub(super) async fn with_checks<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path, &mut Checks) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (folder, known) = (self.folder.clone(), locked(&self.checks).take());
+        let worked = tokio::task::spawn_blocking(move || {
+            let mut checks = match known {
+                Some(checks) => checks,
+                None => match Checks::read(&folder) {
+                    Ok(checks) => checks,
+                    Err(error) => return (None, Err(error)),
+                },
+            };
+            let done = work(&folder, &mut checks);
+            (Some(checks), done)
+        });
+        let (checks, done) = worked.await.map_err(panicked)?;
+        *locked(&self.checks) = checks;
+        done.map_err(|error| io_failed(&format!("write collection `{}` to disk", self.name), error))
     }
 }
 
-/// How many versions a table has on disk.
-pub(super) fn manifests(table: &Path) -> usize {
-    std::fs::read_dir(table.join("_versions")).map(Iterator::count).unwrap_or(0)
+fn panicked(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Internal, "writing to disk panicked").with_source(error)
 }
 
 /// An expression and not SQL text: ids are the caller's words.

@@ -10,6 +10,7 @@ use super::*;
 use crate::env::{Env, FailMode};
 
 mod beside;
+mod damage;
 mod enough;
 mod filters;
 mod renewal;
@@ -124,7 +125,7 @@ async fn documents_are_found_by_words_and_by_meaning_and_survive_a_restart() {
         }
         // The title is searched, too.
         assert_eq!(find(&corpus, "observatory", SearchMode::FullText, 5).await, ["observatory"]);
-        let info = CollectionInfo { name: "c".into(), documents: 3, passages: 3 };
+        let info = CollectionInfo { name: "c".into(), documents: 3, passages: 3, damaged: None };
         assert_eq!(corpus.collections().await.unwrap(), [info]);
     }
 }

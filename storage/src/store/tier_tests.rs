@@ -2,12 +2,14 @@
 
 use std::sync::Barrier;
 
+use ragstone_kernels::dtype::KvDtype;
 use tempfile::TempDir;
 
 use super::tests::{assert_right, options, put};
 use super::transfer::Read;
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width};
+use crate::env::FailMode;
 use crate::key::SegmentDigest;
 use crate::lock::locked;
 use crate::prompt::plan::{PlanOptions, ReuseMode, plan};
@@ -402,6 +404,53 @@ fn verification_finds_damage_and_removes_it_unless_told_not_to() {
     assert_eq!((clean.entries, clean.frames, clean.damaged.len()), (2, 2 * u64::from(LAYERS), 0));
     assert!(dir.path().join("kv-quarantine").join(ids[1].key.to_string()).join("frame-0002").exists());
     assert_eq!(store.verify(&Tier::ALL, false, &mut |_| false).unwrap().entries, 1, "told to stop");
+}
+
+/// The demo model first, and then one's own, as README tells a newcomer to do.
+#[test]
+fn verification_leaves_alone_what_another_model_computed() {
+    let dir = TempDir::new().unwrap();
+    let id = {
+        let store = open(&dir, None, 0, PLENTY);
+        keep(&store, entry_behind(None, &[1]))
+    };
+    let own = EntryShape { layers: LAYERS + 3, kv_dim: 64, dtype: KvDtype::F16 };
+    let options = StoreOptions { shape: Some(own), ..options(0, PLENTY) };
+    let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &Env::seeded(1, 0)).unwrap());
+    let other = Fingerprint([77; 32]);
+    let store = KvStore::open(&dir.path().join("kv"), options, other, Env::seeded(1, 0), catalog).unwrap();
+    let report = store.verify(&Tier::ALL, false, &mut |_| true).unwrap();
+    assert_eq!((report.entries, report.damaged.len(), store.status().disk.entries), (1, 0, 1));
+    // That is no reason not to look at its checksums.
+    tamper_frame(&store.0.tiers.disk, &id.key, 1, |mut frame| {
+        frame[90] ^= 4;
+        Some(frame)
+    });
+    assert_eq!(store.verify(&Tier::ALL, false, &mut |_| true).unwrap().damaged.len(), 1);
+}
+
+/// KV is derived: what keeps it from being opened keeps nobody from starting.
+#[test]
+fn a_store_whose_disk_cannot_be_opened_starts_without() {
+    let dir = TempDir::new().unwrap();
+    let id = {
+        let store = open(&dir, None, 0, PLENTY);
+        let id = keep(&store, entry_behind(None, &[1]));
+        store.flush().unwrap();
+        id
+    };
+    for kind in [ErrorKind::Full, ErrorKind::Unavailable] {
+        let env = Env::seeded(1, 0);
+        env.set_fail_point("disk.open", FailMode::Error(kind), 1);
+        let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &Env::seeded(1, 0)).unwrap());
+        let opened = KvStore::open(&dir.path().join("kv"), options(PLENTY, PLENTY), MODEL, env, catalog);
+        let store = opened.unwrap();
+        assert!(store.damage().is_some_and(|damage| damage.found.contains("goes on without")), "{:?}", store.damage());
+        assert_eq!(store.contains(&id.key), None);
+        keep(&store, entry_behind(None, &[2]));
+    }
+    let store = open(&dir, None, 0, PLENTY);
+    assert_eq!((store.contains(&id.key), store.damage()), (Some(Tier::Disk), None), "it is used again");
 }
 
 #[test]

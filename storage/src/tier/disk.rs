@@ -13,12 +13,13 @@
 mod check;
 mod index;
 pub(crate) mod index_row;
+mod opening;
 mod quarantine;
 mod recovery;
 mod rocks;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -30,13 +31,13 @@ pub(crate) use self::index::DiskIndex;
 use self::index::{DiskPin, Extent, Reservation};
 pub use self::recovery::{Recovery, add_index};
 use crate::catalog::LastUse;
+use crate::damage::Damage;
 use crate::entry::{Entry, EntryHeader};
 use crate::env::Env;
 use crate::key::KvKey;
 use crate::lock::locked;
 use crate::tier::resident::{Pin, Use};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
-use crate::tree::TierOptions;
 use crate::{Error, ErrorKind, Result};
 
 /// Garbage that is not worth collecting: what lies in blob files until RocksDB's next compaction in any case.
@@ -65,6 +66,10 @@ struct Inner {
     /// Whether RocksDB was told to collect garbage from blob files.
     is_collecting: AtomicBool,
     recovery: Recovery,
+    /// What befell it as a whole.
+    damage: Option<Damage>,
+    /// Whether it keeps anything beyond this process.
+    is_on_disk: bool,
 }
 
 /// Room for one entry that gives itself back, and revives the entries it was to replace, unless the write came through.
@@ -91,34 +96,14 @@ impl Drop for Reserved<'_> {
 }
 
 impl DiskTier {
-    /// Opens or creates the tier in `dir` and rebuilds its index from the index rows. Damaged rows are repaired or
-    /// quarantined; what has no room any more leaves. BLOCKS.
-    ///
-    /// # Errors
-    /// `Unavailable` if another process holds the folder; `Full` if the disk is. A RocksDB that is damaged as a whole
-    /// is emptied with a warning: it holds derived data only.
-    pub fn open(dir: &Path, options: TierOptions, env: Env, remembered: &Remembered) -> Result<Self> {
-        let db = rocks::open(dir)?;
-        let mut index = DiskIndex::new(options);
-        let (recovery, excess) = recovery::read_index(&db, dir, &env, &mut index, remembered)?;
-        if recovery.over_bound_bytes > 0 {
-            let (bytes, bound) = (recovery.over_bound_bytes, options.capacity_bytes);
-            tracing::warn!(
-                bytes,
-                bound,
-                "pinned entries take more of the disk than disk_bytes allows; they stay, and nothing else is kept there until some are unpinned"
-            );
-        }
-        let tier = Self(Arc::new(Inner {
-            db,
-            dir: dir.to_owned(),
-            env,
-            index: Arc::new(Mutex::new(index)),
-            is_collecting: AtomicBool::new(false),
-            recovery,
-        }));
-        excess.iter().try_for_each(|extent| tier.delete(extent))?;
-        Ok(tier)
+    /// What befell it as a whole when it was opened, for people.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.0.damage.as_ref()
+    }
+
+    /// Whether it keeps anything beyond this process.
+    pub fn is_on_disk(&self) -> bool {
+        self.0.is_on_disk
     }
 
     /// What opening found.
@@ -355,6 +340,9 @@ impl EntryTier for DiskTier {
         let dead = self.index().dead().to_vec();
         dead.iter().try_for_each(|key| self.delete_entry(key).map(drop))?;
         self.0.env.fail_point("disk.flush")?;
+        if !self.0.is_on_disk {
+            return Ok(());
+        }
         self.0.db.flush_wal(true).map_err(|error| rocks::error("sync the log", error))
     }
 }

@@ -5,8 +5,10 @@
 
 use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 
-use super::{Collection, Writer, manifests};
+use super::{Collection, Writer};
 use crate::Result;
+use crate::corpus::disk::files;
+use crate::corpus::folders::versions;
 use crate::lock::locked;
 
 /// Rows that a search may scan beside the full-text and vector indexes before they are added to them: this many, and a
@@ -58,7 +60,7 @@ impl Writer<'_> {
             table.optimize(action).await.map_err(failed("compact"))?;
             rewritten = true;
         }
-        if rewritten || manifests(folder) > VERSIONS {
+        if rewritten || versions(folder) > VERSIONS {
             self.sync().await?;
             self.prune().await?;
         }
@@ -75,12 +77,13 @@ impl Writer<'_> {
             error_if_tagged_old_versions: None,
         };
         let pruned = self.collection.table.optimize(action).await;
-        pruned.map(drop).map_err(self.collection.failed("remove superseded files of"))
+        pruned.map_err(self.collection.failed("remove superseded files of"))?;
+        self.collection.with_checks(|folder, checks| checks.retain_present(folder, &files(folder)?)).await
     }
 
     /// Removes what is superseded where there is much of it, and does nothing that takes long.
     pub async fn prune_if_many(&self) -> Result<()> {
-        if manifests(&self.collection.folder) > VERSIONS { self.prune().await } else { Ok(()) }
+        if versions(&self.collection.folder) > VERSIONS { self.prune().await } else { Ok(()) }
     }
 
     /// Rewrites what holds deleted or replaced text, metadata or vectors without them: on return, no file has them. Takes as long as

@@ -19,6 +19,21 @@ pub(super) fn folder(dir: &Path) -> PathBuf {
     folder.into()
 }
 
+/// Removes what was moved aside of this store before: each may be as large as the disk's bound, and holds derived data only.
+pub(super) fn forget_earlier_stores(dir: &Path) {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name().and_then(|name| name.to_str())) else { return };
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    let prefix = format!("{name}.damaged-");
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)) {
+        match std::fs::remove_dir_all(entry.path()) {
+            Ok(()) => {
+                tracing::warn!(folder = %entry.path().display(), "an earlier damaged KV store was removed: another takes its place")
+            }
+            Err(error) => tracing::warn!(folder = %entry.path().display(), %error, "an earlier damaged KV store stays"),
+        }
+    }
+}
+
 /// Copies what can be read of an entry; trouble is a warning, since nothing depends on the copy.
 pub(super) fn keep_aside(db: &DB, dir: &Path, key: &KvKey, layers: u32) {
     let folder = folder(dir);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::index::{DiskIndex, Extent};
 use super::{Remembered, frame_key, index_row, quarantine, rocks};
 use crate::catalog::LastUse;
+use crate::damage::Damage;
 use crate::entry::EntryHeader;
 use crate::env::Env;
 use crate::key::KvKey;
@@ -36,6 +37,11 @@ pub struct Recovery {
     pub over_bound_bytes: u64,
     /// Time it took, in milliseconds.
     pub ms: f64,
+}
+
+/// What befell a tier as a whole at its opening, for people.
+pub(super) fn damage(found: impl Into<String>, advice: impl Into<String>) -> Damage {
+    Damage { what: "stored KV".into(), found: found.into(), advice: advice.into() }
 }
 
 /// Fills `index` from the index rows. The extents are of entries that have no room; they are to be deleted.

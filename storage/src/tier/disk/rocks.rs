@@ -25,27 +25,28 @@ const LOG_BYTES: u64 = 64 << 20;
 /// Share of the blob files, the oldest ones, that a compaction moves live blobs out of.
 const OLDEST_BLOBS: f64 = 0.3;
 
-/// Opens or creates the database; one that is damaged as a whole is emptied, since it holds derived data only.
+/// Opens or creates the database.
 pub(super) fn open(dir: &Path) -> Result<DB> {
     std::fs::create_dir_all(dir).map_err(|source| Error::io("create the KV folder", dir, source))?;
-    match open_once(dir) {
-        Err(failed) if is_damage(&failed) => {
-            tracing::warn!(folder = %dir.display(), error = %failed, "the KV store is damaged; starting with an empty one");
-            DB::destroy(&database_options(), dir).map_err(|error| at_open(dir, error))?;
-            open_once(dir).map_err(|error| at_open(dir, error))
-        }
-        opened => opened.map_err(|error| at_open(dir, error)),
-    }
+    open_with(&database_options(), dir).map_err(|error| at_open(dir, error))
 }
 
-fn open_once(dir: &Path) -> Result<DB, rocksdb::Error> {
+/// A database in memory, for a start without a disk.
+pub(super) fn open_in_memory() -> Result<DB> {
+    let failed = |failed| error("begin in memory", failed);
+    let mut options = database_options();
+    options.set_env(&rocksdb::Env::mem_env().map_err(failed)?);
+    open_with(&options, Path::new("/kv")).map_err(failed)
+}
+
+fn open_with(options: &Options, dir: &Path) -> Result<DB, rocksdb::Error> {
     let cache = Cache::new_lru_cache(BLOCK_CACHE_BYTES);
     let families = [
         ColumnFamilyDescriptor::new(FRAMES, frames_options(&cache)),
         ColumnFamilyDescriptor::new(ENTRIES, entries_options(&cache)),
         ColumnFamilyDescriptor::new(INDEX, entries_options(&cache)),
     ];
-    DB::open_cf_descriptors(&database_options(), dir, families)
+    DB::open_cf_descriptors(options, dir, families)
 }
 
 fn database_options() -> Options {
@@ -231,14 +232,29 @@ fn at_open(dir: &Path, failed: rocksdb::Error) -> Error {
     error(&format!("open {}", dir.display()), failed)
 }
 
+/// Whether somebody has it open: not that its lock cannot be opened.
 fn is_locked(error: &rocksdb::Error) -> bool {
     let text: &str = error.as_ref();
-    text.contains("/LOCK")
+    text.contains("lock hold by current process") || text.contains("While lock file")
 }
 
-/// Whether the database itself is broken: bytes that do not fit, or files of it that are gone.
-fn is_damage(error: &rocksdb::Error) -> bool {
-    !is_locked(error) && matches!(classify(error).0, ErrorKind::Corrupt | ErrorKind::NotFound)
+/// Whether an error says that somebody else has the database open.
+pub(super) fn is_in_use(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<rocksdb::Error>());
+    source.is_some_and(is_locked)
+}
+
+/// Names of the table files in a folder; none where it cannot be read.
+pub(super) fn table_files(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.ends_with(".sst")).collect()
+}
+
+/// Whether it knows any of these table files.
+pub(super) fn knows_any(db: &DB, files: &[String]) -> Result<bool> {
+    let live = db.live_files().map_err(|failed| error("list its files", failed))?;
+    Ok(live.iter().any(|file| files.iter().any(|name| name == file.name.trim_start_matches('/'))))
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use rocksdb::IteratorMode;
 use tempfile::TempDir;
 
@@ -7,6 +9,7 @@ use crate::env::FailMode;
 use crate::frame;
 use crate::policy::PolicyKind;
 use crate::tier::conformance::conforms;
+use crate::tree::TierOptions;
 
 fn lru(capacity_bytes: u64) -> TierOptions {
     TierOptions { capacity_bytes, policy: PolicyKind::Lru }
@@ -352,6 +355,83 @@ fn damage_file(path: &Path, damage: &str) {
         }
     }
     std::fs::write(path, bytes).unwrap();
+}
+
+/// The manifest's beginning reads as a manifest: RocksDB opens, and deletes the files that the rest named.
+#[test]
+fn a_store_that_does_not_know_its_files_any_more_says_so() {
+    let dir = TempDir::new().unwrap();
+    let entries: Vec<Entry> = (0..3).map(|id| entry_of_width(None, &[id], 2048)).collect();
+    {
+        let tier = open(&dir, 1 << 30);
+        for entry in &entries {
+            tier.write(entry).unwrap();
+        }
+        flush_to_files(&tier);
+    }
+    assert_eq!(open(&dir, 1 << 30).damage(), None);
+    let kv = dir.path().join("kv");
+    let manifest = || {
+        let files = std::fs::read_dir(&kv).unwrap().flatten().map(|entry| entry.path());
+        files.filter(|path| path.to_string_lossy().contains("MANIFEST")).max().unwrap()
+    };
+    let whole = std::fs::read(manifest()).unwrap();
+    let mut told = 0;
+    for end in (0..whole.len()).step_by(whole.len() / 8) {
+        let copy = TempDir::new().unwrap();
+        let folder = copy.path().join("kv");
+        std::fs::create_dir(&folder).unwrap();
+        for file in std::fs::read_dir(&kv).unwrap().flatten().filter(|file| file.path().is_file()) {
+            std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+        }
+        let cut = folder.join(manifest().file_name().unwrap());
+        std::fs::write(cut, &whole[..end]).unwrap();
+        let tier = open(&copy, 1 << 30);
+        match tier.recovery().entries {
+            3 => assert_eq!(tier.damage(), None, "cut at {end}"),
+            found => {
+                assert!(
+                    found == 0 && tier.damage().is_some_and(|damage| damage.found.contains("lost")),
+                    "cut at {end}"
+                );
+                told += 1;
+            }
+        }
+        tier.write(&entries[0]).unwrap();
+    }
+    assert!(told > 0);
+}
+
+#[test]
+fn a_damaged_store_is_moved_aside_and_one_is_kept() {
+    let dir = TempDir::new().unwrap();
+    for time in [5, 6] {
+        drop(open(&dir, 1 << 30));
+        std::fs::write(dir.path().join("kv/CURRENT"), "no manifest").unwrap();
+        let opened = DiskTier::open(&dir.path().join("kv"), lru(1 << 30), Env::seeded(0, time), &Remembered::default());
+        let tier = opened.unwrap();
+        let damage = tier.damage().unwrap();
+        assert!(damage.advice.contains(&format!("kv.damaged-{time}")), "{damage:?}");
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["kv".to_owned(), format!("kv.damaged-{time}")]);
+    }
+}
+
+#[test]
+fn without_a_disk_it_keeps_nothing_and_works() {
+    let dir = TempDir::new().unwrap();
+    let why = Error::new(ErrorKind::Full, "the disk is full");
+    let tier = DiskTier::without_disk(&dir.path().join("kv"), PolicyKind::Lru, Env::seeded(0, 0), &why).unwrap();
+    assert!(!tier.is_on_disk() && tier.damage().unwrap().found.contains("the disk is full"));
+    let entry = entry_behind(None, &[1]);
+    assert_eq!(tier.write(&entry).unwrap(), Put::Refused);
+    tier.flush().unwrap();
+    tier.compact().unwrap();
+    assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none());
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! Indexes that cannot be read are built anew: they hold nothing that the rows have not.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Corpus;
+use super::disk::caught;
+use super::table::{Broken, Collection, Writer};
+use crate::Result;
+
+/// How often, since the start. Where that does not help, it is the rows that are damaged.
+const MOST_TIMES: usize = 3;
+
+impl Broken {
+    /// To be asked before a search, and told to [`Corpus::mend`] if that fails.
+    pub fn times_mended(&self) -> usize {
+        self.mended.load(Ordering::Acquire)
+    }
+
+    fn is_any(&self) -> bool {
+        self.words.load(Ordering::Acquire) || self.vectors.load(Ordering::Acquire)
+    }
+}
+
+impl Corpus {
+    /// Builds the indexes anew that a search could not read; whether searching again may help. `times_before`: as it was when that search
+    /// began.
+    pub(super) async fn mend(&self, table: &Arc<Collection>, times_before: usize) -> bool {
+        if !table.broken.is_any() {
+            return table.broken.times_mended() > times_before;
+        }
+        let Some(writer) = table.write().await else { return false };
+        if table.broken.times_mended() > times_before {
+            return true;
+        }
+        if times_before >= MOST_TIMES {
+            return false;
+        }
+        tracing::warn!(collection = table.name, "an index cannot be read; it is built anew from the rows");
+        let built = caught("build its indexes", build(&writer)).await;
+        table.broken.mended.fetch_add(1, Ordering::AcqRel);
+        match built {
+            Ok(()) => {
+                tracing::info!(collection = table.name, "the indexes are built anew");
+                true
+            }
+            Err(error) => {
+                tracing::error!(collection = table.name, %error, "the indexes could not be built anew: its rows cannot be read either");
+                false
+            }
+        }
+    }
+}
+
+async fn build(writer: &Writer<'_>) -> Result<()> {
+    let table = writer.collection();
+    let (words, vectors) =
+        (table.broken.words.swap(false, Ordering::AcqRel), table.broken.vectors.swap(false, Ordering::AcqRel));
+    if words {
+        table.create_text_index().await?;
+    }
+    if vectors && table.has_vector_index().await? {
+        table.create_vector_index().await?;
+    }
+    writer.sync().await
+}
