@@ -7,7 +7,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
-use ragstone_storage::corpus::{COLLECTION, Hit, SearchOptions};
+use ragstone_storage::corpus::{COLLECTION, DocumentInfo, Hit, SearchOptions};
 
 use super::answer::event;
 use super::body::Incoming;
@@ -24,6 +24,9 @@ use crate::lanes::Work;
 
 /// Documents of one upsert. Their text is bounded by the body.
 const MAX_DOCUMENTS: usize = 1000;
+
+/// Of a page of documents: their titles, sources and metadata. What does not fit is on the next one.
+const MOST_PAGE_BYTES: usize = 4 << 20;
 
 /// All collections that whoever asks may use.
 pub async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
@@ -123,9 +126,20 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
     let listing = async move { corpus.documents(&asked, page.offset, limit + 1).await };
     let listed = state.run(&request, Work::Look, listing).await?.map_err(Refusal);
     let mut data = naming(opened, &visitor, &name, listed).await?;
-    let has_more = data.len() > limit;
-    data.truncate(limit);
+    let fitting = fitting(&data).min(limit);
+    let has_more = data.len() > fitting;
+    data.truncate(fitting);
     Ok(HttpResponse::Ok().json(Page { object: ListObject::List, data, has_more }))
+}
+
+/// How many documents fit into a page, one at least: what they say of themselves may be 64 KiB each.
+fn fitting(documents: &[DocumentInfo]) -> usize {
+    let mut bytes = 0;
+    let fit = documents.iter().take_while(|DocumentInfo { id, title, source, metadata, .. }| {
+        bytes += id.len() + title.len() + source.as_ref().map_or(0, String::len) + metadata.json().len();
+        bytes <= MOST_PAGE_BYTES
+    });
+    fit.count().max(1)
 }
 
 /// Adds or replaces documents, and removes the KV of what they do not say any more: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::schema::{self, Row};
 use super::stored::StoredVersion;
 use super::table::Writer;
-use super::{Corpus, Departures, Document, Passage, PassageEncoder, check_name, chunk, document};
+use super::{Corpus, Departures, Document, Metadata, Passage, PassageEncoder, check_name, chunk, document};
 use crate::Result;
 
 /// What an embedding model puts around a text.
@@ -94,7 +94,7 @@ impl Corpus {
     /// an older version before they go. No collection is made for documents without a word.
     ///
     /// # Errors
-    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much metadata, before anything is written; `Full`; what
+    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much beside a text, before anything is written; `Full`; what
     /// `progress` returns, which ends the call before the next commit.
     pub async fn upsert(
         &self,
@@ -198,6 +198,7 @@ impl Corpus {
             let window = length.tokens - SPECIAL_TOKENS;
             let budget = chunk::Budget { tokens: window - title_tokens.min(window / 2), overlap: length.overlap };
             let texts = chunk::split(text, elements, budget, &|piece| encoder.count_tokens(piece));
+            let metadata = Metadata::from(metadata);
             let mut passages = Vec::with_capacity(texts.len());
             for (ordinal, text) in texts.into_iter().enumerate() {
                 passages.push(Passage {

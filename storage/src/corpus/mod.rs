@@ -17,8 +17,10 @@ mod document;
 mod element;
 mod filter;
 mod find;
+mod found;
 mod fusion;
 mod ingest;
+mod metadata;
 mod naming;
 mod options;
 mod passage;
@@ -43,9 +45,10 @@ use lancedb::{ObjectStoreRegistry, Session};
 use serde::{Deserialize, Serialize};
 
 use self::disk::{failed, io_failed};
-pub use self::document::{Document, DocumentInfo, StoredDocument};
+pub use self::document::{Document, DocumentInfo, StoredDocument, most_beside};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;
+pub use self::metadata::Metadata;
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
 pub use self::naming::{COLLECTION, check_name, check_stored_name, full_name, is_name, shown_name, tenant_of};
 use self::naming::{Stage, unknown};
@@ -377,7 +380,7 @@ fn document_infos(batch: &RecordBatch) -> Result<Vec<DocumentInfo>> {
             title: titles.value(row).to_owned(),
             source: schema::optional(sources, row),
             passages: passages.value(row) as usize,
-            metadata: schema::parse_metadata(metadata.value(row))?,
+            metadata: Metadata::stored(metadata.value(row)),
         })
     };
     (0..batch.num_rows()).map(info).collect()

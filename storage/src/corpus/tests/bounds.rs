@@ -1,0 +1,63 @@
+//! What stands beside passages, many times over.
+
+use serde_json::json;
+
+use super::*;
+
+fn with_metadata(id: &str, text: &str, bytes: usize) -> Document {
+    let mut given = document(id, text);
+    given.metadata.insert("k".into(), "x".repeat(bytes).into());
+    given
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_answers_with_so_many_bytes_and_with_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let all: Vec<Document> =
+        (0..120).map(|n| with_metadata(&format!("d{n:03}"), &format!("Same words and number{n}."), 60 << 10)).collect();
+    upsert(&corpus, &all).await;
+    let search = async |top_k| {
+        let options = SearchOptions { top_k, ..SearchOptions::default() };
+        corpus.search("c", "same words and number7", &options).await.unwrap()
+    };
+    let few = search(10).await;
+    assert_eq!(few.len(), 10);
+    // Those are read without metadata first.
+    for top_k in [60, 120, 1000] {
+        let many = search(top_k).await;
+        assert!(many.len() >= 60 && many.len() <= 68, "{}", many.len());
+        assert_eq!(many[..10], few[..]);
+        assert!(many.iter().all(|hit| hit.passage.metadata.json().len() > 60 << 10));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metadata_comes_with_many_hits_as_with_few() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let numbered = |n: usize| {
+        let mut given = document(&format!("d{n}"), &format!("Same words and number{n}."));
+        given.metadata.insert("n".into(), n.into());
+        given
+    };
+    upsert(&corpus, &(0..150).map(numbered).collect::<Vec<_>>()).await;
+    let options = SearchOptions { top_k: 150, ..SearchOptions::default() };
+    let hits = corpus.search("c", "same words", &options).await.unwrap();
+    assert_eq!(hits.len(), 150);
+    for hit in hits {
+        let n: usize = hit.passage.document_id[1..].parse().unwrap();
+        assert_eq!(hit.passage.metadata.entries().unwrap()["n"], json!(n));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passages_of_a_document_share_what_is_known_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    upsert(&corpus, &[with_metadata("a", &"Seven words are in this one sentence. ".repeat(40), 60 << 10)]).await;
+    let stored = corpus.document("c", "a").await.unwrap();
+    assert!(stored.passages.len() > 10);
+    let first = stored.passages[0].metadata.json().as_ptr();
+    assert!(stored.passages.iter().all(|passage| std::ptr::eq(passage.metadata.json().as_ptr(), first)));
+}
