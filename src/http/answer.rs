@@ -44,6 +44,10 @@ pub struct Asked {
 pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answered {
     let ragstone = state.opened()?.ragstone.clone();
     let (question, shape) = (asked.question, asked.shape);
+    // Refused at once, or one of as many questions as there are places, and no longer than the context.
+    if let Some(in_flight) = InFlight::of(request) {
+        in_flight.release();
+    }
     let is_search = question.sampling.beams.is_some();
     tracing::debug!(id = shape.id(), "question");
     let (most, temperature) = (question.sampling.max_tokens, question.sampling.temperature);
