@@ -48,11 +48,14 @@ pub struct Bodies {
 impl Bodies {
     /// As configured.
     pub fn new(surface: &Surface) -> Self {
+        // The greatest one fits into what one caller may have.
+        let least = surface.body_bytes + surface.body_bytes / 6 + FREE_BYTES;
+        let budget_bytes = surface.bodies_bytes.max(least);
         Self {
             limit: surface.body_bytes,
             timeout: Duration::from_secs(surface.body_timeout_s),
-            budget: Places::new("bodies", surface.bodies_bytes / PLACE_BYTES),
-            budget_bytes: surface.bodies_bytes,
+            budget: Places::new("bodies", budget_bytes / PLACE_BYTES),
+            budget_bytes,
             parsing: Semaphore::new(1),
         }
     }
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_budget_is_shared_by_callers_and_comes_back() {
-        let bodies = Bodies::new(&Surface { bodies_bytes: 1 << 20, ..Surface::default() });
+        let bodies = Bodies::new(&Surface { body_bytes: 1 << 16, bodies_bytes: 1 << 20, ..Surface::default() });
         let [first, second] = [1, 2].map(|last| Caller::of([10, 0, 0, last].into()));
         let charge = |caller| bodies.charge(caller, 64 << 10);
         let mut held: Vec<Place> = std::iter::from_fn(|| charge(first).ok()).collect();
@@ -232,13 +235,22 @@ mod tests {
     }
 
     #[test]
+    fn the_greatest_body_fits_where_it_is_alone() {
+        let surface = Surface { body_bytes: 1 << 20, bodies_bytes: 1 << 20, ..Surface::default() };
+        let bodies = Bodies::new(&surface);
+        let held: Result<Vec<Place>> =
+            (0..16).map(|_| bodies.charge(Caller::of([10, 0, 0, 1].into()), FREE_BYTES)).collect();
+        assert_eq!(held.unwrap().len() * FREE_BYTES, surface.body_bytes);
+    }
+
+    #[test]
     fn what_a_body_becomes_is_known_before_it_is_read() {
         assert_eq!(parsed_bytes(b"\"text\""), 6);
         assert_eq!(parsed_bytes(br#"{"a":[0,0,0]}"#), 13 + 5 * VALUE_BYTES);
         let zeros = format!("[0{}]", ",0".repeat(99_999));
         let read: Vec<serde_json::Value> = serde_json::from_str(&zeros).unwrap();
         assert!(parsed_bytes(zeros.as_bytes()) >= read.len() * size_of::<serde_json::Value>());
-        let bodies = Bodies::new(&Surface { bodies_bytes: 1 << 20, ..Surface::default() });
+        let bodies = Bodies::new(&Surface { body_bytes: 1 << 16, bodies_bytes: 1 << 20, ..Surface::default() });
         assert_eq!(bodies.check_parsed(parsed_bytes(zeros.as_bytes())).unwrap_err().kind(), ErrorKind::TooLarge);
     }
 }

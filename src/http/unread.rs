@@ -39,7 +39,10 @@ pub enum Outgoing {
 }
 
 /// The response, with a body that lets go of what its client does not read; a refusal where too much waits already.
-pub fn paced(state: &web::Data<State>, response: ServiceResponse<impl MessageBody + 'static>) -> ServiceResponse<Outgoing> {
+pub fn paced(
+    state: &web::Data<State>,
+    response: ServiceResponse<impl MessageBody + 'static>,
+) -> ServiceResponse<Outgoing> {
     if !matches!(response.response().body().size(), BodySize::Sized(bytes) if bytes > FREE_BYTES as u64) {
         return response.map_body(|_, body| Outgoing::Plain(body.boxed()));
     }

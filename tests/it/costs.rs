@@ -62,7 +62,8 @@ async fn a_schema_of_many_properties_is_followed() {
     let service = folder.serve(&[]).await;
     for count in [500, 2000] {
         let properties = names(count, json!({ "type": "null" }));
-        let mut body = with_schema(json!({ "type": "object", "properties": properties, "additionalProperties": false }));
+        let mut body =
+            with_schema(json!({ "type": "object", "properties": properties, "additionalProperties": false }));
         body["max_tokens"] = json!(12);
         service.ask(CHAT, &body).await;
     }
@@ -171,7 +172,7 @@ async fn answers_are_bounded_in_bytes() {
 #[tokio::test]
 async fn a_body_counts_as_what_it_becomes() {
     let folder = Folder::new();
-    let service = folder.serve(&["--set", "bodies_bytes=16MiB"]).await;
+    let service = folder.serve(&["--set", "body_bytes=4MiB", "--set", "bodies_bytes=16MiB"]).await;
     let body = chat(json!({ "metadata": vec![0; 1 << 20] }));
     let (status, error) = service.post(CHAT, &body).await;
     assert!(status == 413 && error_message(&error).contains("once it is read"), "{error}");
@@ -214,4 +215,3 @@ async fn multiplied_requests_cost_no_more_than_their_size_times_a_constant() {
     assert_eq!(service.get("/healthz").await.0, 200);
     println!("{table}");
 }
-

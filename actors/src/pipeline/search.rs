@@ -94,7 +94,12 @@ impl Pipeline {
             let is_usable = passage.token_ids.len() <= most_tokens && passage.title.len() <= MOST_TITLE_BYTES;
             if !is_usable {
                 let (tokens, title_bytes) = (passage.token_ids.len(), passage.title.len());
-                tracing::warn!(document = passage.document_id, tokens, title_bytes, "a passage is too long for a prompt and left out");
+                tracing::warn!(
+                    document = passage.document_id,
+                    tokens,
+                    title_bytes,
+                    "a passage is too long for a prompt and left out"
+                );
             }
             is_usable
         });

@@ -181,8 +181,11 @@ fn unescape_words(rendered: String, messages: &[ChatMessage], words: &mut BTreeM
         return rendered;
     }
     let number = |content: &str| content.strip_prefix(MARK)?.strip_suffix(MARK)?.parse::<usize>().ok();
-    let of_tools: HashSet<usize> =
-        messages.iter().filter(|message| message.role == "tool").filter_map(|message| number(&message.content)).collect();
+    let of_tools: HashSet<usize> = messages
+        .iter()
+        .filter(|message| message.role == "tool")
+        .filter_map(|message| number(&message.content))
+        .collect();
     let (mut unescaped, mut rest) = (String::with_capacity(rendered.len()), rendered.as_str());
     let mut seen = HashSet::new();
     while let Some((before, behind)) = rest.split_once(ESCAPED_MARK) {

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Metadata, Passage};
 use super::chunk::Budget;
 use super::element::{self, Element};
+use super::{Metadata, Passage};
 use crate::{Error, ErrorKind, Result};
 
 /// Longer ids are refused: an id is a name, and it stands in every row of the document.

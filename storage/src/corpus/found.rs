@@ -47,9 +47,10 @@ fn bytes_of(hit: &StoredHit) -> usize {
     let own = [id, document_id, collection, title, text].map(String::len).iter().sum::<usize>()
         + source.as_ref().map_or(0, String::len)
         + metadata.json().len();
-    let elsewhere = hit.also_in.iter().map(|other| {
-        other.document_id.len() + other.title.len() + other.source.as_ref().map_or(0, String::len)
-    });
+    let elsewhere = hit
+        .also_in
+        .iter()
+        .map(|other| other.document_id.len() + other.title.len() + other.source.as_ref().map_or(0, String::len));
     own + elsewhere.sum::<usize>()
 }
 

@@ -303,7 +303,8 @@ async fn matching(
     let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
     let words =
         words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
-    let mut query = snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score", depth)).with_row_id();
+    let mut query =
+        snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score", depth)).with_row_id();
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }

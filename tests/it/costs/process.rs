@@ -63,7 +63,8 @@ struct Worst {
 impl Table {
     pub fn note(&mut self, route: &str, how: &str, status: u16, bytes: u64, costs: &Costs) {
         let worst = self.0.entry(route.to_owned()).or_default();
-        let (seconds, memory) = (costs.seconds() / bytes as f64 * f64::from(1 << 20), costs.memory() as f64 / bytes as f64);
+        let (seconds, memory) =
+            (costs.seconds() / bytes as f64 * f64::from(1 << 20), costs.memory() as f64 / bytes as f64);
         worst.requests += 1;
         if seconds >= worst.seconds_per_mib {
             (worst.seconds_per_mib, worst.slowest) = (seconds, format!("{how} ({status})"));
@@ -80,7 +81,10 @@ impl fmt::Display for Table {
         writeln!(f, "|---|---|---|---|---|---|")?;
         for (route, worst) in &self.0 {
             let Worst { requests, seconds_per_mib, slowest, bytes_per_byte, greatest } = worst;
-            writeln!(f, "| {route} | {requests} | {seconds_per_mib:.1} | {slowest} | {bytes_per_byte:.0} | {greatest} |")?;
+            writeln!(
+                f,
+                "| {route} | {requests} | {seconds_per_mib:.1} | {slowest} | {bytes_per_byte:.0} | {greatest} |"
+            )?;
         }
         Ok(())
     }

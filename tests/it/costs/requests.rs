@@ -53,20 +53,54 @@ fn valid() -> Vec<(&'static str, &'static str, Value)> {
     let tool_call = json!({ "name": "search", "arguments": { "query": "q", "collection": "c" } });
     let question = json!([{ "role": "user", "content": "q" }]);
     vec![
-        (CHAT, CHAT, with(json!({ "messages": messages, "tools": [{ "type": "function", "function": function }], "tool_choice": "auto" }))),
-        (CHAT, CHAT, with(json!({ "messages": question, "ragstone": { "collection": "c", "top_k": 2, "filter": filter } }))),
+        (
+            CHAT,
+            CHAT,
+            with(
+                json!({ "messages": messages, "tools": [{ "type": "function", "function": function }], "tool_choice": "auto" }),
+            ),
+        ),
+        (
+            CHAT,
+            CHAT,
+            with(json!({ "messages": question, "ragstone": { "collection": "c", "top_k": 2, "filter": filter } })),
+        ),
         (CHAT, CHAT, with(json!({ "messages": question, "ragstone": { "documents": documents } }))),
-        (CHAT, CHAT, json!({ "messages": question, "max_tokens": 1, "response_format": { "type": "json_schema", "json_schema": { "schema": schema } } })),
+        (
+            CHAT,
+            CHAT,
+            json!({ "messages": question, "max_tokens": 1, "response_format": { "type": "json_schema", "json_schema": { "schema": schema } } }),
+        ),
         (CHAT, CHAT, json!({ "messages": question, "max_tokens": 1, "guided_choice": ["a"] })),
-        (CHAT, CHAT, json!({ "messages": question, "max_tokens": 1, "tool_choice": "required", "tools": [{ "type": "function", "function": function }] })),
+        (
+            CHAT,
+            CHAT,
+            json!({ "messages": question, "max_tokens": 1, "tool_choice": "required", "tools": [{ "type": "function", "function": function }] }),
+        ),
         ("/v1/completions", "/v1/completions", with(json!({ "prompt": "p" }))),
         ("/v1/completions", "/v1/completions", json!({ "prompt": [5, 6], "max_tokens": 1 })),
-        ("/v1/responses", "/v1/responses", json!({ "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "q" }] }], "instructions": "i", "max_output_tokens": 16 })),
+        (
+            "/v1/responses",
+            "/v1/responses",
+            json!({ "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "q" }] }], "instructions": "i", "max_output_tokens": 16 }),
+        ),
         ("/v1/embeddings", "/v1/embeddings", json!({ "input": ["a"], "user": "u" })),
         ("/v1/rerank", "/v1/rerank", json!({ "query": "q", "documents": [{ "title": "t", "text": "x" }, "y"] })),
-        (DOCUMENTS, "/v1/collections/d/documents", json!({ "documents": [{ "title": "t", "text": "x", "source": "s", "metadata": { "a": ["b"] } }] })),
-        ("/v1/collections/{collection}/search", "/v1/collections/c/search", json!({ "query": "lantern", "top_k": 2, "filter": filter })),
-        (SCHEMAS, SCHEMAS, json!({ "schema": "<schema name='s'><module name='m' src='f'/></schema>", "sources": { "f": "x" } })),
+        (
+            DOCUMENTS,
+            "/v1/collections/d/documents",
+            json!({ "documents": [{ "title": "t", "text": "x", "source": "s", "metadata": { "a": ["b"] } }] }),
+        ),
+        (
+            "/v1/collections/{collection}/search",
+            "/v1/collections/c/search",
+            json!({ "query": "lantern", "top_k": 2, "filter": filter }),
+        ),
+        (
+            SCHEMAS,
+            SCHEMAS,
+            json!({ "schema": "<schema name='s'><module name='m' src='f'/></schema>", "sources": { "f": "x" } }),
+        ),
         ("/v1/pml/schemas/{name}/encode", "/v1/pml/schemas/s/encode", json!({ "modules": ["m"], "tenant": "t" })),
         ("/mcp", "/mcp", json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool_call })),
         ("/v1/cache/warm", "/v1/cache/warm", json!({ "collection": "c", "tenants": ["a"], "dry_run": true })),
@@ -148,7 +182,10 @@ fn languages(bytes: usize) -> Vec<(String, String)> {
         ("prompt other imports", prompt(many(&|at| format!("<b{at}/>"), bytes))),
         ("prompt nest", prompt(format!("{}{}", "<b>".repeat(bytes / 7), "</b>".repeat(bytes / 7)))),
         ("prompt attributes", prompt(format!("<b{}/>", many(&|at| format!(" a{at}=''"), bytes)))),
-        ("prompt some attributes", prompt(format!("<b{}/>", many(&|at| format!(" a{at}=''"), 9000)).repeat(bytes / 9000))),
+        (
+            "prompt some attributes",
+            prompt(format!("<b{}/>", many(&|at| format!(" a{at}=''"), 9000)).repeat(bytes / 9000)),
+        ),
         ("prompt namespaces", prompt(many(&|at| format!("<b xmlns:a{at}=''/>"), bytes))),
         ("prompt comments", prompt("<!---->".repeat(bytes / 7))),
         ("prompt entities", prompt("&amp;".repeat(bytes / 5))),
@@ -157,10 +194,30 @@ fn languages(bytes: usize) -> Vec<(String, String)> {
         ("schema modules of text", stated(many(&|at| format!("<module name='m{at}'>x</module>"), bytes))),
         ("schema union", stated(within("<union>", many(&|at| format!("<module name='m{at}'/>"), bytes), "</union>"))),
         ("schema parameters", stated(module(&many(&|at| format!("x<parameter name='p{at}' length='1'/>"), bytes)))),
-        ("schema great parameters", stated(within("<union>", many(&|at| format!("<module name='m{at}'><parameter name='p' length='4000'/></module>"), bytes), "</union>"))),
-        ("schema scaffolds", stated(format!("<module name='c'>x</module><module name='d'>x</module>{}", "<scaffold modules='c d'/>".repeat(bytes / 25)))),
+        (
+            "schema great parameters",
+            stated(within(
+                "<union>",
+                many(&|at| format!("<module name='m{at}'><parameter name='p' length='4000'/></module>"), bytes),
+                "</union>",
+            )),
+        ),
+        (
+            "schema scaffolds",
+            stated(format!(
+                "<module name='c'>x</module><module name='d'>x</module>{}",
+                "<scaffold modules='c d'/>".repeat(bytes / 25)
+            )),
+        ),
         ("schema roles", stated("<user>x</user>".repeat(bytes / 14))),
-        ("schema long name", stated(format!("<module name='{}'>{}</module>", "n".repeat(bytes / 2), "x<parameter name='p' length='1'/>"))),
+        (
+            "schema long name",
+            stated(format!(
+                "<module name='{}'>{}</module>",
+                "n".repeat(bytes / 2),
+                "x<parameter name='p' length='1'/>"
+            )),
+        ),
         ("schema text", stated("word ".repeat(bytes / 5))),
     ]
     .map(|(how, text)| (how.to_owned(), text))

@@ -44,7 +44,8 @@ fn counted(count: usize) -> Value {
 }
 
 fn patterns(count: usize) -> Value {
-    let patterns: Map<String, Value> = (0..count).map(|index| (format!("^\\w{{{}}}$", 30 + index), json!({}))).collect();
+    let patterns: Map<String, Value> =
+        (0..count).map(|index| (format!("^\\w{{{}}}$", 30 + index), json!({}))).collect();
     json!({ "type": "object", "properties": names(100, &json!({})), "patternProperties": patterns })
 }
 
