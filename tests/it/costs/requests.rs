@@ -8,7 +8,7 @@ use super::multiplied::variants;
 pub struct Body {
     pub text: String,
     pub how: String,
-    pub route: &'static str,
+    pub route: String,
 }
 
 /// Paths whose work follows from the store and not from the request, or whose body is a few names of the owner's.
@@ -25,103 +25,35 @@ const LEFT_OUT: &[&str] = &[
     "/v2/rerank",
 ];
 
-/// A valid request of each path: its path as the document has it, as it is asked, and its body.
-fn valid() -> Vec<(&'static str, &'static str, Value)> {
-    let function = json!({ "name": "f", "description": "d", "parameters": { "type": "object", "properties": { "a": { "type": "string" } } } });
-    let call = json!({ "id": "x", "type": "function", "function": { "name": "f", "arguments": "{\"a\": \"b\"}" } });
-    let messages = json!([
-        { "role": "system", "content": "s" }, { "role": "user", "content": [{ "type": "text", "text": "q" }] },
-        { "role": "assistant", "content": null, "tool_calls": [call] }, { "role": "tool", "tool_call_id": "x", "content": "t" },
-        { "role": "user", "content": "q" },
-    ]);
-    let filter = json!({ "type": "and", "filters": [{ "type": "in", "key": "a", "value": ["b"] }] });
-    let schema = json!({
-        "type": "object", "properties": { "a": { "type": "string", "pattern": "^a$" } }, "required": ["a"],
-        "patternProperties": { "^b": { "enum": ["c"] } },
-    });
-    let shared = json!({
-        "max_tokens": 1, "stop": ["z"], "logit_bias": { "5": 1 }, "stop_token_ids": [9], "user": "u", "metadata": { "a": "b" }, "other": {},
-    });
-    let with = |body: Value| {
-        let mut all = shared.clone();
-        if let (Value::Object(all), Value::Object(body)) = (&mut all, body) {
-            all.extend(body);
-        }
-        all
-    };
-    let documents = json!([{ "title": "t", "text": "x" }]);
-    let tool_call = json!({ "name": "search", "arguments": { "query": "q", "collection": "c" } });
-    let question = json!([{ "role": "user", "content": "q" }]);
-    vec![
-        (
-            CHAT,
-            CHAT,
-            with(
-                json!({ "messages": messages, "tools": [{ "type": "function", "function": function }], "tool_choice": "auto" }),
-            ),
-        ),
-        (
-            CHAT,
-            CHAT,
-            with(json!({ "messages": question, "ragstone": { "collection": "c", "top_k": 2, "filter": filter } })),
-        ),
-        (CHAT, CHAT, with(json!({ "messages": question, "ragstone": { "documents": documents } }))),
-        (
-            CHAT,
-            CHAT,
-            json!({ "messages": question, "max_tokens": 1, "response_format": { "type": "json_schema", "json_schema": { "schema": schema } } }),
-        ),
-        (CHAT, CHAT, json!({ "messages": question, "max_tokens": 1, "guided_choice": ["a"] })),
-        (
-            CHAT,
-            CHAT,
-            json!({ "messages": question, "max_tokens": 1, "tool_choice": "required", "tools": [{ "type": "function", "function": function }] }),
-        ),
-        ("/v1/completions", "/v1/completions", with(json!({ "prompt": "p" }))),
-        ("/v1/completions", "/v1/completions", json!({ "prompt": [5, 6], "max_tokens": 1 })),
-        (
-            "/v1/responses",
-            "/v1/responses",
-            json!({ "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "q" }] }], "instructions": "i", "max_output_tokens": 16 }),
-        ),
-        ("/v1/embeddings", "/v1/embeddings", json!({ "input": ["a"], "user": "u" })),
-        ("/v1/rerank", "/v1/rerank", json!({ "query": "q", "documents": [{ "title": "t", "text": "x" }, "y"] })),
-        (
-            DOCUMENTS,
-            "/v1/collections/d/documents",
-            json!({ "documents": [{ "title": "t", "text": "x", "source": "s", "metadata": { "a": ["b"] } }] }),
-        ),
-        (
-            "/v1/collections/{collection}/search",
-            "/v1/collections/c/search",
-            json!({ "query": "lantern", "top_k": 2, "filter": filter }),
-        ),
-        (
-            SCHEMAS,
-            SCHEMAS,
-            json!({ "schema": "<schema name='s'><module name='m' src='f'/></schema>", "sources": { "f": "x" } }),
-        ),
-        ("/v1/pml/schemas/{name}/encode", "/v1/pml/schemas/s/encode", json!({ "modules": ["m"], "tenant": "t" })),
-        ("/mcp", "/mcp", json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool_call })),
-        ("/v1/cache/warm", "/v1/cache/warm", json!({ "collection": "c", "tenants": ["a"], "dry_run": true })),
-        ("/v1/cache/evict", "/v1/cache/evict", json!({ "collection": "nowhere" })),
-        ("/v1/cache/pin", "/v1/cache/pin", json!({ "collection": "nowhere" })),
-        ("/v1/cache/unpin", "/v1/cache/unpin", json!({ "collection": "nowhere" })),
-        ("/v1/cache/invalidate", "/v1/cache/invalidate", json!({ "collection": "nowhere" })),
-    ]
+/// Valid requests of each path.
+const VALID: &str = include_str!("requests.json");
+
+/// One of them.
+#[derive(serde::Deserialize)]
+struct Valid {
+    /// As the service's description has it.
+    route: String,
+    /// As it is asked; the same where nothing is in braces.
+    path: Option<String>,
+    body: Value,
+}
+
+fn valid() -> Vec<Valid> {
+    serde_json::from_str(VALID).unwrap()
 }
 
 const CHAT: &str = "/v1/chat/completions";
 const DOCUMENTS: &str = "/v1/collections/{collection}/documents";
-const SCHEMAS: &str = "/v1/pml/schemas";
 const FILES: &str = "/v1/collections/{collection}/files/{file}";
 
 /// All of them: method, path, body.
 pub fn all(bytes: usize) -> Vec<(&'static str, String, Body)> {
     let mut requests = Vec::new();
-    for (route, path, value) in valid() {
-        let body = |(how, value): (String, Value)| Body { text: value.to_string(), how, route };
-        requests.extend(variants(&value, bytes).into_iter().map(|variant| ("POST", path.to_owned(), body(variant))));
+    for Valid { route, path, body } in valid() {
+        let path = path.unwrap_or_else(|| route.clone());
+        let all = variants(&body, bytes).into_iter();
+        let all = all.map(|(how, value)| Body { text: value.to_string(), how, route: route.clone() });
+        requests.extend(all.map(|body| ("POST", path.clone(), body)));
     }
     for (how, text) in languages(bytes) {
         let question = json!([{ "role": "user", "content": "q" }]);
@@ -137,10 +69,10 @@ pub fn all(bytes: usize) -> Vec<(&'static str, String, Body)> {
             Some((field, _)) => json!({ "messages": question, "max_tokens": 1, field: text }),
             None => continue,
         };
-        requests.push(("POST", CHAT.to_owned(), Body { text: value.to_string(), how, route: CHAT }));
+        requests.push(("POST", CHAT.to_owned(), Body { text: value.to_string(), how, route: CHAT.to_owned() }));
     }
     for (name, text) in files(bytes) {
-        let body = Body { text, how: name.to_owned(), route: FILES };
+        let body = Body { text, how: name.to_owned(), route: FILES.to_owned() };
         requests.push(("PUT", format!("/v1/collections/f/files/{name}"), body));
     }
     let long = "x".repeat(bytes.min(7 << 10));
@@ -149,7 +81,7 @@ pub fn all(bytes: usize) -> Vec<(&'static str, String, Body)> {
         (DOCUMENTS, format!("/v1/collections/{long}/documents?offset=1&limit=2")),
         ("/v1/cache/entries", format!("/v1/cache/entries?{}", "a=b&".repeat(1500))),
     ] {
-        requests.push(("GET", path, Body { text: String::new(), how: "long path".into(), route }));
+        requests.push(("GET", path, Body { text: String::new(), how: "long path".into(), route: route.to_owned() }));
     }
     requests
 }
@@ -245,10 +177,10 @@ fn files(bytes: usize) -> Vec<(&'static str, String)> {
 
 /// Whether every path of the service's description that takes a body is here, or left out on purpose.
 pub fn check_complete(document: &Value) {
-    let mut known: Vec<&str> = valid().into_iter().map(|(route, ..)| route).collect();
-    known.extend(LEFT_OUT.iter().copied().chain([FILES]));
+    let mut known: Vec<String> = valid().into_iter().map(|valid| valid.route).collect();
+    known.extend(LEFT_OUT.iter().copied().chain([FILES]).map(str::to_owned));
     for (path, methods) in document["paths"].as_object().unwrap() {
         let takes_body = methods.as_object().unwrap().values().any(|method| !method["requestBody"].is_null());
-        assert!(!takes_body || known.contains(&path.as_str()), "{path} is not multiplied: add a request of it");
+        assert!(!takes_body || known.contains(path), "{path} is not multiplied: add a request of it");
     }
 }
