@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
+use actix_web::http::header::ContentType;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
 use ragstone_storage::corpus::{COLLECTION, DocumentInfo, Hit, SearchOptions};
+use serde::Serialize;
 
 use super::answer::event;
 use super::body::Incoming;
@@ -129,7 +131,7 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
     let fitting = fitting(&data).min(limit);
     let has_more = data.len() > fitting;
     data.truncate(fitting);
-    Ok(HttpResponse::Ok().json(Page { object: ListObject::List, data, has_more }))
+    written(Page { object: ListObject::List, data, has_more }).await
 }
 
 /// How many documents fit into a page, one at least: what they say of themselves may be 64 KiB each.
@@ -140,6 +142,14 @@ fn fitting(documents: &[DocumentInfo]) -> usize {
         bytes <= MOST_PAGE_BYTES
     });
     fit.count().max(1)
+}
+
+/// An answer of megabytes, perhaps: not written on a thread that others wait for.
+async fn written(answer: impl Serialize + Send + 'static) -> Answered {
+    let written = tokio::task::spawn_blocking(move || serde_json::to_vec(&answer)).await;
+    let written = written.map_err(|_| Error::internal("writing the answer broke off"))?;
+    let body = written.map_err(|error| Error::internal(format!("the answer cannot be written: {error}")))?;
+    Ok(HttpResponse::Ok().content_type(ContentType::json()).body(body))
 }
 
 /// Adds or replaces documents, and removes the KV of what they do not say any more: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
@@ -171,7 +181,7 @@ pub async fn document(state: web::Data<State>, request: HttpRequest, path: web::
     let name = Visitor::of(&request)?.collection(&given)?;
     let mut document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
     document.passages.iter_mut().for_each(|passage| passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(WholeDocument::from(document)))
+    written(WholeDocument::from(document)).await
 }
 
 /// Removes a document, and its KV. For the data folder's owner, and keys that may write into the collection.
@@ -229,7 +239,7 @@ pub async fn search(
         data.truncate(top_k);
     }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(FoundPassages { object: ListObject::List, data, words_only }))
+    written(FoundPassages { object: ListObject::List, data, words_only }).await
 }
 
 /// What a search found in the reranker's order, with its scores.

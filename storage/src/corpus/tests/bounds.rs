@@ -61,3 +61,57 @@ async fn passages_of_a_document_share_what_is_known_of_it() {
     let first = stored.passages[0].metadata.json().as_ptr();
     assert!(stored.passages.iter().all(|passage| std::ptr::eq(passage.metadata.json().as_ptr(), first)));
 }
+
+/// Counts for ever.
+struct Slow(WordEncoder);
+
+impl PassageEncoder for Slow {
+    fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
+        self.0.embed_query(text)
+    }
+
+    fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
+        self.0.embed_passages(texts)
+    }
+
+    fn dimension(&self) -> usize {
+        self.0.dimension()
+    }
+
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
+
+    fn tokenize_passage(&self, title: &str, text: &str) -> Result<Vec<u32>> {
+        self.0.tokenize_passage(title, text)
+    }
+
+    fn tokenizer_identity(&self) -> String {
+        self.0.tokenizer_identity()
+    }
+
+    fn count_tokens(&self, text: &str) -> usize {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        self.0.count_tokens(text)
+    }
+}
+
+/// Cut to its end, this document would take a quarter of an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_document_is_cut_only_as_long_as_it_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = CorpusOptions { chunk_tokens: 18, ..CorpusOptions::default() };
+    let corpus = Corpus::open(folder.path(), Arc::new(Slow(ENCODER)), options).await.unwrap();
+    let long = document("a", &"Seven words are in this one sentence. ".repeat(20_000));
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    // Before the collection is made, before the first document, and while it is cut.
+    let going = |_| {
+        let before = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(if before < 3 { Going::On } else { Going::Enough })
+    };
+    let taken = corpus.upsert_while("c", vec![long.clone()], &(), &going).await.unwrap();
+    assert_eq!((taken.documents, taken.report.documents_added), (0, 0));
+    let gone = |_| Err(crate::Error::new(crate::ErrorKind::Cancelled, "gone"));
+    let failed = corpus.upsert_while("c", vec![long], &(), &gone).await.unwrap_err();
+    assert_eq!(failed.kind(), crate::ErrorKind::Cancelled);
+}
