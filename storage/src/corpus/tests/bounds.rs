@@ -1,5 +1,9 @@
 //! What stands beside passages, many times over.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::*;
@@ -62,10 +66,26 @@ async fn passages_of_a_document_share_what_is_known_of_it() {
     assert!(stored.passages.iter().all(|passage| std::ptr::eq(passage.metadata.json().as_ptr(), first)));
 }
 
-/// Counts for ever.
-struct Slow(WordEncoder);
+/// Counts nothing before the gate is open.
+struct Gated(WordEncoder, Arc<Gate>);
 
-impl PassageEncoder for Slow {
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    /// Not for ever, so that a test fails and does not hang.
+    fn pass(&self) {
+        let waiting = self.1.wait_timeout_while(self.0.lock().unwrap(), Duration::from_secs(20), |open| !*open);
+        *waiting.unwrap().0 = true;
+    }
+}
+
+impl PassageEncoder for Gated {
     fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
         self.0.embed_query(text)
     }
@@ -91,27 +111,35 @@ impl PassageEncoder for Slow {
     }
 
     fn count_tokens(&self, text: &str) -> usize {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        self.1.pass();
         self.0.count_tokens(text)
     }
 }
 
-/// Cut to its end, this document would take a quarter of an hour.
+/// Nothing but who wants it ends the cutting here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_document_is_cut_only_as_long_as_it_is_wanted() {
+async fn a_document_is_cut_only_as_long_as_it_is_wanted() {
     let folder = tempfile::tempdir().unwrap();
-    let options = CorpusOptions { chunk_tokens: 18, ..CorpusOptions::default() };
-    let corpus = Corpus::open(folder.path(), Arc::new(Slow(ENCODER)), options).await.unwrap();
-    let long = document("a", &"Seven words are in this one sentence. ".repeat(20_000));
-    let asked = std::sync::atomic::AtomicUsize::new(0);
-    // Before the collection is made, before the first document, and while it is cut.
-    let going = |_| {
-        let before = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Ok(if before < 3 { Going::On } else { Going::Enough })
-    };
-    let taken = corpus.upsert_while("c", vec![long.clone()], &(), &going).await.unwrap();
-    assert_eq!((taken.documents, taken.report.documents_added), (0, 0));
-    let gone = |_| Err(crate::Error::new(crate::ErrorKind::Cancelled, "gone"));
-    let failed = corpus.upsert_while("c", vec![long], &(), &gone).await.unwrap_err();
-    assert_eq!(failed.kind(), crate::ErrorKind::Cancelled);
+    let long = document("a", &"Seven words are in this one sentence. ".repeat(200));
+    for fails in [false, true] {
+        let gate = Arc::new(Gate::default());
+        let options = CorpusOptions { chunk_tokens: 18, ..CorpusOptions::default() };
+        let corpus = Corpus::open(folder.path(), Arc::new(Gated(ENCODER, gate.clone())), options).await.unwrap();
+        let asked = AtomicUsize::new(0);
+        // Before the collection is made, before the first document, and while that is cut.
+        let going = |_| {
+            let collections_before = usize::from(!fails);
+            if asked.fetch_add(1, Ordering::Relaxed) < 1 + collections_before {
+                return Ok(Going::On);
+            }
+            gate.open();
+            if fails { Err(crate::Error::new(crate::ErrorKind::Cancelled, "gone")) } else { Ok(Going::Enough) }
+        };
+        let taken = corpus.upsert_while("c", vec![long.clone()], &(), &going).await;
+        match taken {
+            Ok(taken) => assert!(!fails && taken == Taken::default(), "{taken:?}"),
+            Err(error) => assert!(fails && error.kind() == crate::ErrorKind::Cancelled, "{error}"),
+        }
+        assert_eq!(corpus.collections().await.unwrap()[0].documents, 0);
+    }
 }
