@@ -23,9 +23,9 @@ pub const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 /// Symbols of a compiled grammar.
 const MAX_GRAMMAR_SYMBOLS: usize = 100_000;
 /// What may come next, in rules of the grammar: an object whose properties are all optional may begin with each of them.
-const MAX_ROW_ITEMS: usize = 40_000;
+const MAX_ROW_ITEMS: usize = 10_000;
 /// The same for all tokens of one mask.
-const MAX_MASK_ITEMS: usize = 400_000;
+const MAX_MASK_ITEMS: usize = 100_000;
 /// States of the compiled expressions, which take one to two kB each.
 const MAX_LEXER_STATES: usize = 20_000;
 /// Between two tokens of JSON: nothing, one space, or a new line and its indentation. Unbounded white space is what a model that is

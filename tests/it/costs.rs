@@ -42,15 +42,15 @@ async fn schemas_and_grammars_that_call_themselves_too_often_are_refused() {
         (0..1500).map(|at| (format!("d{at}"), json!({ "$ref": format!("#/$defs/d{}", at + 1) }))).collect();
     let rules: String = (0..1800).map(|index| format!("r{index}: r{}\n", index + 1)).collect();
     let (rules, groups) = (format!("start: r0\n{rules}r1800: \"a\"\n"), "(".repeat(20_000));
-    for (body, is_refused) in [
-        (with_schema(json!({ "type": "object", "required": required })), true),
-        (with_schema(json!({ "type": "object", "properties": names(4000, json!({ "type": "null" })) })), true),
-        (with_schema(json!({ "$ref": "#/$defs/d0", "$defs": definitions })), true),
-        (chat(json!({ "guided_grammar": rules })), false),
-        (chat(json!({ "guided_grammar": format!("start: {groups}\"a\"{}", groups.replace('(', ")")) })), true),
+    for body in [
+        with_schema(json!({ "type": "object", "required": required })),
+        with_schema(json!({ "type": "object", "properties": names(4000, json!({ "type": "null" })) })),
+        with_schema(json!({ "$ref": "#/$defs/d0", "$defs": definitions })),
+        chat(json!({ "guided_grammar": rules })),
+        chat(json!({ "guided_grammar": format!("start: {groups}\"a\"{}", groups.replace('(', ")")) })),
     ] {
         let (status, answer) = service.post(CHAT, &body).await;
-        assert_eq!(status, if is_refused { 400 } else { 200 }, "{answer}");
+        assert_eq!(status, 400, "{answer}");
     }
     service.ask(TEXT, &json!({ "prompt": "a", "max_tokens": 1 })).await;
 }
@@ -60,7 +60,7 @@ async fn schemas_and_grammars_that_call_themselves_too_often_are_refused() {
 async fn a_schema_of_many_properties_is_followed() {
     let folder = Folder::new();
     let service = folder.serve(&[]).await;
-    for count in [500, 2000] {
+    for count in [500, 1000] {
         let properties = names(count, json!({ "type": "null" }));
         let mut body =
             with_schema(json!({ "type": "object", "properties": properties, "additionalProperties": false }));
