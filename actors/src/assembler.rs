@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::grammar::{Constraint, GrammarSpec};
+use ragstone_kernels::grammar::{Constraint, GrammarSpec, STACK_BYTES};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::env::Env;
 use ragstone_storage::segment::{Segment, SegmentKind};
@@ -63,6 +63,7 @@ impl Assembler {
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(at_once)
             .thread_name(|index| format!("tokenize-{index}"))
+            .stack_size(STACK_BYTES)
             .build()
             .map_err(|error| {
                 Error::new(ErrorKind::Internal, format!("the tokenizing threads did not start: {error}"))
@@ -82,6 +83,11 @@ impl Assembler {
             threads,
             turns: Turns::new(at_once, env),
         })
+    }
+
+    /// Tokens of the model's context.
+    pub(crate) fn context(&self) -> usize {
+        self.inner.context
     }
 
     pub(crate) fn tokenizer(&self) -> &Arc<Tokenizer> {
@@ -163,6 +169,19 @@ impl Assembler {
             Ok((layout, modules))
         })
         .await
+    }
+
+    /// Reads what came with a request: that takes a while where it is long.
+    ///
+    /// # Errors
+    /// What `read` says; `DeadlineExceeded`.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        caller: Caller,
+        deadline: Instant,
+        read: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run(caller, deadline, move |_| read()).await
     }
 
     /// Compiles what an answer must conform to.

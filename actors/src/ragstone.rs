@@ -319,6 +319,19 @@ impl Ragstone {
         self.inner.embedder.embed(texts, caller, deadline).await
     }
 
+    /// Reads what came with a request, on the threads that make prompts and in the caller's turn: never on one that others' requests pass.
+    ///
+    /// # Errors
+    /// What `read` says; `DeadlineExceeded`.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        caller: Caller,
+        deadline: Duration,
+        read: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.inner.pipeline.assembler.read(caller, deadline_after(deadline), read).await
+    }
+
     /// Elements of a sentence embedding.
     pub fn embedding_dimension(&self) -> usize {
         self.inner.embedder.encoder().dimension()

@@ -123,16 +123,14 @@ impl Schemas {
         caller: Caller,
     ) -> Result<Added> {
         check_tenant(tenant)?;
-        let name = Schema::parse(&text, &GivenSources::new(&sources))?.name;
-        check_name(&name)?;
-        let record = SchemaRecord {
-            tenant: tenant.to_owned(),
-            name,
-            version: version(&text, &sources),
-            schema: text,
-            sources,
-            added_unix_ms: self.0.pipeline.env.now_unix_ms(),
+        let (tenant_of, added_unix_ms) = (tenant.to_owned(), self.0.pipeline.env.now_unix_ms());
+        let read = move || {
+            let name = Schema::parse(&text, &GivenSources::new(&sources))?.name;
+            check_name(&name)?;
+            let version = version(&text, &sources);
+            Ok(SchemaRecord { tenant: tenant_of, name, version, schema: text, sources, added_unix_ms })
         };
+        let record = self.0.pipeline.assembler.read(caller, deadline_after(LAYOUT_DEADLINE), read).await?;
         // Before the turn: it may take its time, and others' changes wait for that.
         let known = self.laid_out(&record, caller).await?;
         let _turn = self.0.changing.lock(tenant).await;
@@ -295,9 +293,11 @@ impl Schemas {
         if let Some(known) = self.lock().laid_out.get(&record.version) {
             return Ok(known.clone());
         }
-        let schema = Arc::new(Schema::parse(&record.schema, &GivenSources::new(&record.sources))?);
-        let assembler = &self.0.pipeline.assembler;
-        let (layout, modules) = assembler.lay_out(schema.clone(), caller, deadline_after(LAYOUT_DEADLINE)).await?;
+        let (assembler, deadline) = (&self.0.pipeline.assembler, deadline_after(LAYOUT_DEADLINE));
+        let (text, sources) = (record.schema.clone(), record.sources.clone());
+        let read = move || Schema::parse(&text, &GivenSources::new(&sources)).map(Arc::new);
+        let schema = assembler.read(caller, deadline, read).await?;
+        let (layout, modules) = assembler.lay_out(schema.clone(), caller, deadline).await?;
         let known = Arc::new(Known { schema, layout: Arc::new(layout), modules });
         let all = &mut self.lock().laid_out;
         if all.len() >= MOST_KNOWN {
@@ -399,7 +399,14 @@ fn is_wanted(module: &str, paths: &[String]) -> bool {
     paths.is_empty() || paths.iter().any(is_within)
 }
 
+/// Paths of a request: each is compared with all modules.
+const MOST_PATHS: usize = 1000;
+
 fn check_paths(schema: &str, known: &Known, paths: &[String]) -> Result<()> {
+    if paths.len() > MOST_PATHS {
+        let message = format!("{} modules are named; name at most {MOST_PATHS}, or none for all", paths.len());
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
     let is_there = |path: &String| known.modules.iter().any(|(of, _)| is_wanted(of, std::slice::from_ref(path)));
     match paths.iter().find(|path| !is_there(path)) {
         None => Ok(()),

@@ -1,6 +1,7 @@
 //! Answers that conform to a JSON schema, a regular expression or a grammar: which tokens may come next, by `llguidance` (an Earley
 //! parser over derivatives of regular expressions, walked along a trie of the vocabulary).
 
+mod bounds;
 #[cfg(test)]
 mod tests;
 
@@ -13,15 +14,18 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, T
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
+pub use self::bounds::STACK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tokenizer::Tokenizer;
 
 /// Bytes of a schema, an expression or a grammar.
 pub const MAX_GRAMMAR_BYTES: usize = 64 << 10;
-/// How deep a schema may nest: it is read recursively.
-const MAX_SCHEMA_DEPTH: usize = 64;
 /// Symbols of a compiled grammar.
 const MAX_GRAMMAR_SYMBOLS: usize = 100_000;
+/// What may come next, in rules of the grammar: an object whose properties are all optional may begin with each of them.
+const MAX_ROW_ITEMS: usize = 10_000;
+/// The same for all tokens of one mask.
+const MAX_MASK_ITEMS: usize = 100_000;
 /// States of the compiled expressions, which take one to two kB each.
 const MAX_LEXER_STATES: usize = 20_000;
 /// Between two tokens of JSON: nothing, one space, or a new line and its indentation. Unbounded white space is what a model that is
@@ -37,6 +41,12 @@ pub enum GrammarSpec {
     Regex(String),
     /// A text that this grammar derives, in `llguidance`'s variant of Lark.
     Lark(String),
+    /// JSON that fits a schema, within a few rules of our own that name it `json`.
+    Calls {
+        /// In Lark.
+        rules: String,
+        schema: Value,
+    },
 }
 
 impl GrammarSpec {
@@ -46,19 +56,12 @@ impl GrammarSpec {
     }
 
     fn top_level(&self) -> Result<TopLevelGrammar> {
-        let bytes = match self {
-            Self::JsonSchema(schema) => schema.to_string().len(),
-            Self::Regex(text) | Self::Lark(text) => text.len(),
-        };
-        if bytes > MAX_GRAMMAR_BYTES {
-            let message = format!("it has {bytes} bytes; use at most {MAX_GRAMMAR_BYTES}");
-            return Err(Error::invalid_input(message));
-        }
+        bounds::check(self)?;
         Ok(match self {
             Self::Regex(text) => TopLevelGrammar::from_regex(text),
             Self::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+            Self::Calls { rules, schema } => TopLevelGrammar::from_lark(format!("{rules}\njson: %json {schema}\n")),
             Self::JsonSchema(schema) => {
-                check_depth(schema, MAX_SCHEMA_DEPTH)?;
                 let Value::Object(mut schema) = schema.clone() else {
                     return Err(Error::invalid_input("a JSON schema must be an object"));
                 };
@@ -66,17 +69,6 @@ impl GrammarSpec {
                 TopLevelGrammar::from_json_schema(Value::Object(schema))
             }
         })
-    }
-}
-
-fn check_depth(value: &Value, left: usize) -> Result<()> {
-    if left == 0 {
-        return Err(Error::invalid_input(format!("it nests deeper than {MAX_SCHEMA_DEPTH}")));
-    }
-    match value {
-        Value::Array(values) => values.iter().try_for_each(|value| check_depth(value, left - 1)),
-        Value::Object(map) => map.values().try_for_each(|value| check_depth(value, left - 1)),
-        _ => Ok(()),
     }
 }
 
@@ -117,11 +109,13 @@ impl GrammarCompiler {
         let limits = factory.limits_mut();
         limits.max_grammar_size = MAX_GRAMMAR_SYMBOLS;
         limits.max_lexer_states = MAX_LEXER_STATES;
+        limits.max_items_in_row = MAX_ROW_ITEMS;
+        limits.step_max_items = MAX_MASK_ITEMS;
         limits.verbose_errors = false;
         Ok(Self { factory, vocabulary: size, ends: tokenizer.eos_ids().into() })
     }
 
-    /// Compiles a grammar, up to the mask of its first token.
+    /// Compiles a grammar, up to the mask of its first token. For a thread with a stack of [`STACK_BYTES`].
     ///
     /// # Errors
     /// `InvalidInput` for one that is wrong, too large, or uses what is not supported: says what.
@@ -159,14 +153,16 @@ impl State {
     fn mask(&mut self) -> Result<&SimpleVob> {
         let mask = match self.mask.take() {
             Some(mask) => mask,
-            None => self.matcher.compute_mask_or_eos().map_err(|error| {
-                let why = error.to_string();
-                let why = why.lines().next().unwrap_or_default();
-                Error::invalid_input(format!("the answer's grammar cannot be followed further: {why}"))
-            })?,
+            None => self.matcher.compute_mask_or_eos().map_err(|error| too_much(&error))?,
         };
         Ok(self.mask.insert(mask))
     }
+}
+
+fn too_much(error: &dyn fmt::Display) -> Error {
+    let why = error.to_string();
+    let why = why.lines().next().unwrap_or_default();
+    Error::invalid_input(format!("the answer's grammar cannot be followed further; ask for less at once: {why}"))
 }
 
 impl Constraint {
@@ -196,18 +192,19 @@ impl Constraint {
     /// Goes on behind a token. The next mask is computed beside whatever comes next, which is a pass over the weights.
     ///
     /// # Errors
-    /// `Internal` for a token that was not allowed.
+    /// `Internal` for a token that was not allowed, `InvalidInput` where it takes too much to find out what may follow it.
     pub fn note(&mut self, id: u32) -> Result<()> {
         if self.ends.contains(&id) {
             return Ok(());
         }
         let mut state = self.state();
-        state.mask = None;
-        state.matcher.consume_token(id).map_err(|error| {
-            Error::new(
+        let was_allowed = state.mask.take().is_some_and(|mask| mask.is_allowed(id));
+        state.matcher.consume_token(id).map_err(|error| match was_allowed {
+            true => too_much(&error),
+            false => Error::new(
                 ErrorKind::Internal,
                 format!("token {id} does not fit the answer's grammar ({error}); report this"),
-            )
+            ),
         })?;
         if !state.matcher.is_stopped() {
             let ahead = self.state.clone();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ragstone_actors::library::{Removed, Withdrawn};
 use ragstone_storage::corpus::{
-    CollectionInfo, Document, DocumentInfo, Filter, Hit, Passage, SearchMode, StoredDocument, UpsertReport,
+    CollectionInfo, Document, DocumentInfo, Filter, Hit, Metadata, Passage, SearchMode, StoredDocument, UpsertReport,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,7 +93,7 @@ pub struct WholeDocument {
     pub id: String,
     pub title: String,
     pub source: Option<String>,
-    pub metadata: serde_json::Map<String, serde_json::Value>,
+    pub metadata: Metadata,
     pub passages: Vec<Passage>,
 }
 
@@ -118,7 +118,7 @@ pub struct Deleted {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Search {
     pub query: String,
-    /// At most so many passages, 1 to 1000; the setting's, where nothing is said.
+    /// At most so many passages, 1 to 1000, and 4 MiB; the setting's, where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<usize>,
     /// By meaning, by words, or both; both where nothing is said.

@@ -128,11 +128,13 @@ fn not_found(found: &Found, collection: &str, given: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_storage::corpus::Metadata;
+
     use super::*;
 
     fn document(id: &str, source: Option<&str>) -> DocumentInfo {
         let (title, source) = (String::new(), source.map(str::to_owned));
-        DocumentInfo { id: id.into(), title, source, passages: 1, metadata: serde_json::Map::new() }
+        DocumentInfo { id: id.into(), title, source, passages: 1, metadata: Metadata::default() }
     }
 
     #[test]

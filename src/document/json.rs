@@ -3,14 +3,12 @@
 
 use std::fmt;
 
+use ragstone_storage::corpus::most_beside;
 use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::parse::{Each, Parsed, check};
-
-/// Of one document, as JSON. It is kept beside each of the document's passages.
-const MAX_METADATA_BYTES: usize = 64 << 10;
 
 /// Bad lines or elements that are named; the others are counted.
 const MOST_NAMED: usize = 3;
@@ -141,12 +139,15 @@ fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
         Some(_) => return Err("`metadata` must be an object".into()),
     };
     metadata.extend(object);
-    let bytes = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?.len();
-    if bytes > MAX_METADATA_BYTES {
-        let most = MAX_METADATA_BYTES >> 10;
+    let named = [&title, &source].into_iter().flatten().map(String::len).sum::<usize>();
+    let bytes = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?.len() + named;
+    // It is kept beside each of the document's passages.
+    let most = most_beside(text.len());
+    if bytes > most {
         return Err(format!(
-            "the fields beside `text` come to {} KiB, and may have {most} KiB; leave some out",
-            bytes >> 10
+            "the fields beside `text` come to {} KiB, and may have {} KiB beside a text of this length; leave some out",
+            bytes.div_ceil(1 << 10),
+            most >> 10
         ));
     }
     Ok(Parsed { id, title, text, source, anchor: Some(anchor), metadata, ..Parsed::default() })

@@ -35,7 +35,7 @@ use std::io::Read;
 use std::path::Path;
 
 use bytes::Bytes;
-use ragstone_storage::corpus::Document;
+use ragstone_storage::corpus::{Document, most_beside};
 
 pub use self::find::{FoundFile, find_files};
 use self::format::{Format, SUPPORTED};
@@ -169,7 +169,21 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
         Some(anchor) => format!("{}#{anchor}", shown(path)),
         None => shown(path),
     });
-    Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata, elements }
+    fitted(Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata, elements })
+}
+
+/// A document of a file, with no more beside its text than the corpus takes: a file is not refused for what it says of itself.
+fn fitted(mut document: Document) -> Document {
+    let Document { title, text, source, metadata, .. } = &mut document;
+    let beside = title.len() + source.as_ref().map_or(0, String::len);
+    let most = most_beside(text.len()).saturating_sub(beside);
+    // The longest first, so that few go.
+    while serde_json::to_string(metadata).map_or(0, |json| json.len()) > most {
+        let longest = metadata.iter().max_by_key(|(key, value)| key.len() + value.to_string().len());
+        let Some(longest) = longest.map(|(key, _)| key.clone()) else { break };
+        metadata.remove(&longest);
+    }
+    document
 }
 
 /// The file of one of its several documents, by the source of that: `notes.jsonl#L2`.

@@ -45,6 +45,10 @@ pub struct Asked {
 pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answered {
     let (ragstone, visitor) = (state.opened()?.ragstone.clone(), Visitor::of(request)?);
     let (question, shape) = (asked.question, asked.shape);
+    // Refused at once, or one of as many questions as there are places, and no longer than the context.
+    if let Some(in_flight) = InFlight::of(request) {
+        in_flight.release();
+    }
     let is_search = question.sampling.beams.is_some();
     tracing::debug!(id = shape.id(), "question");
     let (most, temperature) = (question.sampling.max_tokens, question.sampling.temperature);

@@ -1,4 +1,6 @@
 //! A request's body, read within bounds of bytes, time and memory. Nobody is trusted to send what was announced.
+//!
+//! Memory is one budget, for bodies and for answers that wait for their readers, and callers share it: however much one takes, others find some.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -9,21 +11,25 @@ use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::{FromRequest, HttpRequest, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use ragstone_actors::Caller;
+use ragstone_actors::turns::{Place, Places};
 use ragstone_storage::env::Stopwatch;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::identity::Visitor;
 use crate::config::Surface;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::error::{Answered, Refusal};
-use crate::http::state::{InFlight, State};
+use crate::http::state::{InFlight, State, caller};
 
 /// Bodies up to this size are not charged: so that small requests get through while great ones fill the budget.
 pub const FREE_BYTES: usize = 64 << 10;
 /// What a body must come with a second, once its time is up.
 const LEAST_BYTES_A_SECOND: usize = 64 << 10;
-/// What a permit of the budget stands for.
-const PERMIT_BYTES: usize = 1 << 10;
+/// What a place of the budget stands for.
+const PLACE_BYTES: usize = 1 << 10;
+/// What a value of JSON takes besides its text, once it is read: a number of one digit as much as any.
+const VALUE_BYTES: usize = 40;
 
 /// The bounds on all bodies of a service.
 #[derive(Debug)]
@@ -32,8 +38,8 @@ pub struct Bodies {
     limit: usize,
     /// How long one may take to come, besides a second for each [`LEAST_BYTES_A_SECOND`].
     timeout: Duration,
-    /// All of them together, in [`PERMIT_BYTES`].
-    budget: Arc<Semaphore>,
+    /// All of them together, in [`PLACE_BYTES`].
+    budget: Places,
     budget_bytes: usize,
     /// Great bodies are parsed one at a time: parsed JSON can take many times its text.
     parsing: Semaphore,
@@ -42,11 +48,14 @@ pub struct Bodies {
 impl Bodies {
     /// As configured.
     pub fn new(surface: &Surface) -> Self {
+        // The greatest one fits into what one caller may have.
+        let least = surface.body_bytes + surface.body_bytes / 6 + FREE_BYTES;
+        let budget_bytes = surface.bodies_bytes.max(least);
         Self {
             limit: surface.body_bytes,
             timeout: Duration::from_secs(surface.body_timeout_s),
-            budget: Arc::new(Semaphore::new((surface.bodies_bytes / PERMIT_BYTES).min(Semaphore::MAX_PERMITS))),
-            budget_bytes: surface.bodies_bytes,
+            budget: Places::new("bodies", budget_bytes / PLACE_BYTES),
+            budget_bytes,
             parsing: Semaphore::new(1),
         }
     }
@@ -71,17 +80,39 @@ impl Bodies {
         self.timeout + Duration::from_secs((come / LEAST_BYTES_A_SECOND) as u64)
     }
 
-    fn charge(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        self.budget.clone().try_acquire_many_owned(permits).map_err(|_| {
-            metrics::counter!("ragstone_shed_total", "worker" => "bodies").increment(1);
+    /// Takes of the budget what bodies and answers of `caller` hold in memory.
+    ///
+    /// # Errors
+    /// `Overloaded` where that is more than is free, or than the caller's share.
+    pub fn charge(&self, caller: Caller, bytes: usize) -> Result<Place> {
+        self.budget.take_many(caller, bytes.div_ceil(PLACE_BYTES)).map_err(|_| {
             let message = format!(
-                "the bodies of all requests together would take more than {} bytes of memory; try again, or raise `bodies_bytes`",
+                "bodies and answers of all requests, or yours alone, would take more of the {} bytes of memory that there are for them than \
+                 is left; try again, or raise `bodies_bytes`",
                 self.budget_bytes
             );
             Error::new(ErrorKind::Overloaded, message)
         })
     }
+
+    /// Refuses what would not fit if nothing else were there.
+    fn check_parsed(&self, bytes: usize) -> Result<()> {
+        if bytes <= self.budget_bytes {
+            return Ok(());
+        }
+        let message = format!(
+            "the request's body would take {bytes} bytes of memory once it is read, and all bodies have {}; send fewer values at once, or \
+             raise `bodies_bytes`",
+            self.budget_bytes
+        );
+        Err(Error::new(ErrorKind::TooLarge, message))
+    }
+}
+
+/// What a body takes in memory once it is read as JSON, at the most.
+fn parsed_bytes(body: &[u8]) -> usize {
+    let values = body.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+    body.len() + values.saturating_mul(VALUE_BYTES)
 }
 
 /// A body that is still to be read.
@@ -90,7 +121,8 @@ pub struct Incoming {
     announced: Option<usize>,
     bodies: Arc<Bodies>,
     sender: Visitor,
-    /// Holds what the body is charged, for as long as the request lives: what is parsed from it lives as long.
+    caller: Caller,
+    /// Holds what the body is charged, until the request is answered or lets go of it: what is parsed from it lives as long.
     in_flight: Option<InFlight>,
 }
 
@@ -114,17 +146,25 @@ impl FromRequest for Incoming {
             Ok(sender) => sender,
             Err(error) => return ready(Err(error.into())),
         };
-        ready(Ok(Self { payload, announced, bodies: state.bodies.clone(), sender, in_flight: InFlight::of(request) }))
+        let (bodies, caller, in_flight) = (state.bodies.clone(), caller(request), InFlight::of(request));
+        ready(Ok(Self { payload, announced, bodies, sender, caller, in_flight }))
     }
 }
 
 impl Incoming {
     /// Reads the body and makes something of it; great ones off the HTTP threads.
     pub async fn parse<T: Send + 'static>(self, parse: fn(&[u8]) -> Result<T>) -> Result<T> {
-        let bodies = self.bodies.clone();
+        let (bodies, caller, in_flight) = (self.bodies.clone(), self.caller, self.in_flight.clone());
         let bytes = self.bytes().await?;
         if bytes.len() <= FREE_BYTES {
             return parse(&bytes);
+        }
+        // Small ones are bounded by the connections, whatever becomes of them.
+        let parsed = parsed_bytes(&bytes);
+        bodies.check_parsed(parsed)?;
+        let more = bodies.charge(caller, parsed.saturating_sub(bytes.len()))?;
+        if let Some(in_flight) = &in_flight {
+            in_flight.charge(more);
         }
         let stopping = || Error::new(ErrorKind::Unavailable, "the service is stopping");
         let _turn = bodies.parsing.acquire().await.map_err(|_| stopping())?;
@@ -158,9 +198,9 @@ impl Incoming {
             if whole > charged {
                 // Rounded up, so that a great body is charged a few hundred times and not once a packet.
                 let more = (whole - charged).next_multiple_of(FREE_BYTES);
-                let permit = bodies.charge(more)?;
+                let place = bodies.charge(self.caller, more)?;
                 if let Some(in_flight) = &self.in_flight {
-                    in_flight.charge(permit);
+                    in_flight.charge(place);
                 }
                 charged += more;
             }
@@ -181,11 +221,36 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_shared_and_comes_back() {
-        let bodies = Bodies::new(&Surface { bodies_bytes: 1 << 20, ..Surface::default() });
-        let most = bodies.charge(1 << 20).unwrap();
-        assert_eq!(bodies.charge(1).unwrap_err().kind(), ErrorKind::Overloaded);
-        drop(most);
-        drop(bodies.charge(1).unwrap());
+    fn the_budget_is_shared_by_callers_and_comes_back() {
+        let bodies = Bodies::new(&Surface { body_bytes: 1 << 16, bodies_bytes: 1 << 20, ..Surface::default() });
+        let [first, second] = [1, 2].map(|last| Caller::of([10, 0, 0, last].into()));
+        let charge = |caller| bodies.charge(caller, 64 << 10);
+        let mut held: Vec<Place> = std::iter::from_fn(|| charge(first).ok()).collect();
+        assert_eq!(held.len(), 14, "one alone has seven eighths");
+        assert_eq!(charge(first).unwrap_err().kind(), ErrorKind::Overloaded);
+        let of_second = charge(second).unwrap();
+        held.clear();
+        drop(of_second);
+        drop(bodies.charge(second, 1 << 20).unwrap());
+    }
+
+    #[test]
+    fn the_greatest_body_fits_where_it_is_alone() {
+        let surface = Surface { body_bytes: 1 << 20, bodies_bytes: 1 << 20, ..Surface::default() };
+        let bodies = Bodies::new(&surface);
+        let held: Result<Vec<Place>> =
+            (0..16).map(|_| bodies.charge(Caller::of([10, 0, 0, 1].into()), FREE_BYTES)).collect();
+        assert_eq!(held.unwrap().len() * FREE_BYTES, surface.body_bytes);
+    }
+
+    #[test]
+    fn what_a_body_becomes_is_known_before_it_is_read() {
+        assert_eq!(parsed_bytes(b"\"text\""), 6);
+        assert_eq!(parsed_bytes(br#"{"a":[0,0,0]}"#), 13 + 5 * VALUE_BYTES);
+        let zeros = format!("[0{}]", ",0".repeat(99_999));
+        let read: Vec<serde_json::Value> = serde_json::from_str(&zeros).unwrap();
+        assert!(parsed_bytes(zeros.as_bytes()) >= read.len() * size_of::<serde_json::Value>());
+        let bodies = Bodies::new(&Surface { body_bytes: 1 << 16, bodies_bytes: 1 << 20, ..Surface::default() });
+        assert_eq!(bodies.check_parsed(parsed_bytes(zeros.as_bytes())).unwrap_err().kind(), ErrorKind::TooLarge);
     }
 }

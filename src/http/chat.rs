@@ -59,10 +59,10 @@ pub async fn answer(
     name_tools(&mut messages);
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
     let list = tools.as_ref().map(|tools| tools.list.clone()).unwrap_or_default();
-    let input = match &generation.extension.pml {
+    let input = match generation.extension.pml.take() {
         Some(pml) => {
-            let prompt = markup(messages, &list, &generation.extension)?;
-            pml.input("messages[0].content", &prompt, &opened.ragstone, &tenant, caller(request)).await?
+            let prompt = ("messages[0].content", markup(messages, &list, &generation.extension)?);
+            pml.input(prompt, &opened.ragstone, &tenant, caller(request), generation.deadline).await?
         }
         None => Input::Chat { messages, tools: list, context: generation.extension.context() },
     };

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
+use actix_web::http::header::ContentType;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
-use ragstone_storage::corpus::{COLLECTION, Hit, SearchOptions};
+use ragstone_storage::corpus::{COLLECTION, DocumentInfo, Hit, SearchOptions};
+use serde::Serialize;
 
 use super::answer::event;
 use super::body::Incoming;
@@ -24,6 +26,9 @@ use crate::lanes::Work;
 
 /// Documents of one upsert. Their text is bounded by the body.
 const MAX_DOCUMENTS: usize = 1000;
+
+/// Of a page of documents: their titles, sources and metadata. What does not fit is on the next one.
+const MOST_PAGE_BYTES: usize = 4 << 20;
 
 /// All collections that whoever asks may use.
 pub async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
@@ -142,9 +147,28 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
     let listing = async move { corpus.documents(&asked, page.offset, limit + 1).await };
     let listed = state.run(&request, Work::Look, listing).await?.map_err(Refusal);
     let mut data = naming(opened, &visitor, &name, listed).await?;
-    let has_more = data.len() > limit;
-    data.truncate(limit);
-    Ok(HttpResponse::Ok().json(Page { object: ListObject::List, data, has_more }))
+    let fitting = fitting(&data).min(limit);
+    let has_more = data.len() > fitting;
+    data.truncate(fitting);
+    written(Page { object: ListObject::List, data, has_more }).await
+}
+
+/// How many documents fit into a page, one at least: what they say of themselves may be 64 KiB each.
+fn fitting(documents: &[DocumentInfo]) -> usize {
+    let mut bytes = 0;
+    let fit = documents.iter().take_while(|DocumentInfo { id, title, source, metadata, .. }| {
+        bytes += id.len() + title.len() + source.as_ref().map_or(0, String::len) + metadata.json().len();
+        bytes <= MOST_PAGE_BYTES
+    });
+    fit.count().max(1)
+}
+
+/// An answer of megabytes, perhaps: not written on a thread that others wait for.
+async fn written(answer: impl Serialize + Send + 'static) -> Answered {
+    let written = tokio::task::spawn_blocking(move || serde_json::to_vec(&answer)).await;
+    let written = written.map_err(|_| Error::internal("writing the answer broke off"))?;
+    let body = written.map_err(|error| Error::internal(format!("the answer cannot be written: {error}")))?;
+    Ok(HttpResponse::Ok().content_type(ContentType::json()).body(body))
 }
 
 /// Adds or replaces documents, and removes the KV of what they do not say any more: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
@@ -177,7 +201,7 @@ pub async fn document(state: web::Data<State>, request: HttpRequest, path: web::
     let name = Visitor::of(&request)?.collection(&given)?;
     let mut document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
     document.passages.iter_mut().for_each(|passage| passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(WholeDocument::from(document)))
+    written(WholeDocument::from(document)).await
 }
 
 /// Removes a document, and its KV. For the data folder's owner, and keys that may write into the collection.
@@ -242,7 +266,7 @@ pub async fn search(
         data.truncate(top_k);
     }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(FoundPassages { object: ListObject::List, data, words_only }))
+    written(FoundPassages { object: ListObject::List, data, words_only }).await
 }
 
 /// What a search found in the reranker's order, with its scores.

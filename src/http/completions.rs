@@ -87,10 +87,10 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         )
         .into());
     }
-    let input = match (&extension.pml, prompt) {
+    let input = match (extension.pml, prompt) {
         (None, prompt) => prompt.input()?,
         (Some(pml), Prompt::Text(prompt)) => {
-            pml.input("prompt", &prompt, &opened.ragstone, &tenant, caller(request)).await?
+            pml.input(("prompt", prompt), &opened.ragstone, &tenant, caller(request), generation.deadline).await?
         }
         (Some(_), _) => {
             return Err(Error::invalid_field("prompt", "`prompt` must be one text, a prompt of the schema").into());

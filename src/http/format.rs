@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ragstone_actors::{Caller, Ragstone};
-use ragstone_kernels::grammar::GrammarSpec;
+use ragstone_kernels::grammar::{GrammarSpec, MAX_GRAMMAR_BYTES};
 use serde_json::Value;
 
 use super::fields::Fields;
@@ -97,6 +97,10 @@ fn structured(value: Value) -> Result<Option<GrammarSpec>> {
 fn schema(field: &str, value: Value) -> Result<GrammarSpec> {
     match value {
         Value::Object(_) => Ok(GrammarSpec::JsonSchema(value)),
+        Value::String(text) if text.len() > MAX_GRAMMAR_BYTES => {
+            let message = format!("`{field}` has {} bytes; use at most {MAX_GRAMMAR_BYTES}", text.len());
+            Err(Error::invalid_field(field, message))
+        }
         Value::String(text) if text.trim_start().starts_with('{') => match serde_json::from_str(&text) {
             Ok(schema) => Ok(GrammarSpec::JsonSchema(schema)),
             Err(error) => Err(Error::invalid_field(field, format!("`{field}` is not valid JSON: {error}"))),

@@ -28,6 +28,7 @@ mod schemas;
 mod shape;
 pub mod state;
 mod tools;
+mod unread;
 pub mod visitor;
 mod within;
 
@@ -186,8 +187,8 @@ async fn account(
     let span = trace::request_span(method, route.as_deref(), request.path(), request.headers());
     let path = route.unwrap_or_else(|| "other".to_owned());
     let response = match state.allowed.check(request.method(), request.headers()) {
-        Ok(()) => next.call(request).instrument(span.clone()).await?.map_into_left_body(),
-        Err(error) => request.into_response(Refusal(error).error_response()).map_into_right_body(),
+        Ok(()) => unread::paced(&state, next.call(request).instrument(span.clone()).await?),
+        Err(error) => unread::paced(&state, request.into_response(Refusal(error).error_response())),
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
     trace::end_request(&span, status);

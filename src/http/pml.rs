@@ -1,6 +1,7 @@
 //! `"ragstone": { "pml": … }`: a prompt of a schema's modules.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ragstone_actors::pml::{GivenSources, Prompt, Schema};
 use ragstone_actors::schemas::Found;
@@ -11,23 +12,38 @@ use crate::error::{Error, Result};
 
 impl Pml {
     /// The prompt `text` of this schema, which is the request's `field`.
+    ///
+    /// # Errors
+    /// What is wrong with either, of its field; `DeadlineExceeded`.
     pub async fn input(
-        &self,
-        field: &str,
-        text: &str,
+        self,
+        (field, text): (&'static str, String),
         ragstone: &Ragstone,
         tenant: &str,
         caller: Caller,
+        deadline: Duration,
     ) -> Result<Input> {
-        let prompt = Prompt::parse(text).map_err(|error| Error::invalid_field(field, error.to_string()))?;
-        let prompt = Arc::new(prompt);
-        match (&self.schema, &self.name) {
-            (Some(_), None) => Ok(Input::Pml { schema: Arc::new(self.given()?), layout: None, found_in: None, prompt }),
-            (None, Some(name)) => {
-                let Found { schema, layout, found_in } = ragstone.schemas().find(tenant, name, caller).await?;
+        let name = match (&self.schema, &self.name) {
+            (Some(_), None) => None,
+            (None, Some(name)) => Some(name.clone()),
+            _ => {
+                let message = "give either a `schema`, or the `name` of one that is kept";
+                return Err(Error::invalid_field("ragstone.pml", message));
+            }
+        };
+        let read = move || {
+            let prompt = Prompt::parse(&text).map_err(|error| Error::invalid_field(field, error.to_string()))?;
+            let schema = if self.schema.is_some() { Some(Arc::new(self.given()?)) } else { None };
+            Ok((Arc::new(prompt), schema))
+        };
+        let (prompt, given) = ragstone.read(caller, deadline, read).await?;
+        match (given, name) {
+            (Some(schema), _) => Ok(Input::Pml { schema, layout: None, found_in: None, prompt }),
+            (None, name) => {
+                let name = name.unwrap_or_default();
+                let Found { schema, layout, found_in } = ragstone.schemas().find(tenant, &name, caller).await?;
                 Ok(Input::Pml { schema, layout: Some(layout), found_in: Some(found_in), prompt })
             }
-            _ => Err(Error::invalid_field("ragstone.pml", "give either a `schema`, or the `name` of one that is kept")),
         }
     }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
-use ragstone_actors::turns::Places;
+use ragstone_actors::turns::{Place, Places};
 use ragstone_actors::{Caller, Ragstone, Settings};
 use ragstone_storage::env::{Env, Stopwatch};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -303,7 +303,7 @@ pub struct InFlight(Arc<Entered>);
 struct Entered {
     state: Arc<State>,
     /// What the request's body takes of the budget for bodies.
-    charges: Mutex<Option<OwnedSemaphorePermit>>,
+    charges: Mutex<Vec<Place>>,
 }
 
 impl Drop for Entered {
@@ -313,13 +313,15 @@ impl Drop for Entered {
 }
 
 impl InFlight {
-    /// Holds `permit` until the request is answered.
-    pub fn charge(&self, permit: OwnedSemaphorePermit) {
-        let mut charges = self.0.charges.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *charges {
-            Some(charged) => charged.merge(permit),
-            None => *charges = Some(permit),
-        }
+    /// Holds a part of the budget for bodies until the request is answered, or [`release`](Self::release)d.
+    pub fn charge(&self, place: Place) {
+        self.0.charges.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+    }
+
+    /// What the request's body became is bounded by something else from now on.
+    pub fn release(&self) {
+        let charges = std::mem::take(&mut *self.0.charges.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(charges);
     }
 
     /// The one that was counted for `request`.

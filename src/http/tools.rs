@@ -1,5 +1,7 @@
 //! Tools of a chat: what the request offers, what it wants called, and how calls are read back from the answer.
 
+use std::collections::HashMap;
+
 use ragstone_actors::Ragstone;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::chat::calls::{CallForm, CallParser, Part};
@@ -226,14 +228,15 @@ pub fn sent_calls(param: &str, calls: Vec<SentCall>) -> Result<Vec<Value>> {
 
 /// Tells each tool's word which tool it is of: some templates want the name.
 pub fn name_tools(messages: &mut [ChatMessage]) {
-    let mut called: Vec<(String, String)> = Vec::new();
+    // Of calls of one id the last one is meant.
+    let mut called: HashMap<String, String> = HashMap::new();
     for message in messages {
         for call in &message.tool_calls {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            called.push((text(&call["id"]), text(&call["function"]["name"])));
+            called.insert(text(&call["id"]), text(&call["function"]["name"]));
         }
         if let (Some(id), None) = (&message.tool_call_id, &message.name) {
-            message.name = called.iter().rev().find(|(other, _)| other == id).map(|(_, name)| name.clone());
+            message.name = called.get(id).cloned();
         }
     }
 }

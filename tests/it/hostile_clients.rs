@@ -97,6 +97,29 @@ async fn great_bodies_share_a_budget_that_small_ones_do_not_need() {
     .await;
 }
 
+/// Bodies of one caller that do not come to their end leave room for those of another.
+#[tokio::test]
+async fn bodies_of_one_caller_leave_room_for_anothers() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "body_bytes=1MiB", "--set", "bodies_bytes=8MiB"]).await;
+    let search = "/v1/collections/c/search";
+    let part = vec![b' '; 900_000];
+    let mut holding = Vec::new();
+    for _ in 0..12 {
+        let mut stream = connect(&service).await;
+        stream.write_all(head(search, 1 << 20).as_bytes()).await.unwrap();
+        // One that has too much is told so, and cut off.
+        let _ = stream.write_all(&part).await;
+        holding.push(stream);
+    }
+    let great = format!("{{\"query\": \"{}\"}}", "x".repeat(400_000));
+    eventually(429, async || service.post_bytes(search, great.as_bytes()).await.0).await;
+    let another = reqwest::Client::builder().local_address(std::net::IpAddr::from([127, 0, 0, 2])).build().unwrap();
+    let answered = another.post(service.url(search)).body(great).send().await.unwrap();
+    // It was read: its query is too long.
+    assert!(matches!(answered.status().as_u16(), 400 | 404), "{}", answered.status());
+}
+
 /// A client with next to no room for what it does not read.
 async fn connect_small(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();

@@ -88,7 +88,7 @@ impl Pipeline {
         let Retrieved { hits, words_only, .. } = found.instrument(tracing::info_span!("retrieve")).await?;
         searched.words_only |= words_only;
         searched.retrieve_ms += started.elapsed_ms();
-        let (mut hits, report) = self.rerank(asking, context, &searched.query, hits).await?;
+        let (mut hits, report) = self.rerank(asking, context, &searched.query, self.usable(hits)).await?;
         searched.rerank = RerankReport::sum(searched.rerank, report);
         // A text under another title says nothing new either.
         let known: HashSet<&str> = searched.passages.iter().map(|passage| &*passage.citation.text).collect();

@@ -18,6 +18,9 @@ use crate::report::Citation;
 use crate::retrieval::{Retrieved, Search};
 use crate::speculation::{Hold, Outcome, Speculation, decide};
 
+/// Longer titles were stored before there was a bound. They stand with each passage.
+const MOST_TITLE_BYTES: usize = 8 << 10;
+
 /// The prefill of what a search has found so far.
 struct Running<'a> {
     ids: Vec<String>,
@@ -72,7 +75,7 @@ impl Pipeline {
         let retrieve_ms = arrived.elapsed_ms();
         self.times.observe_search(collection, found.search_ms);
         let words_only = found.words_only;
-        let (hits, rerank) = self.rerank(asking, context, &query, found.hits).await?;
+        let (hits, rerank) = self.rerank(asking, context, &query, self.usable(found.hits)).await?;
         let ids = ids(&hits);
         add(&mut passages, hits);
 
@@ -81,6 +84,26 @@ impl Pipeline {
         self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
         let speculation = (speculation.stages > 0).then_some(speculation);
         Ok(Found { passages, prefilled, retrieve_ms, rerank, words_only, speculation, rounds: Vec::new() })
+    }
+
+    /// What a search found, without passages that would take the place of all others in any prompt: a question that finds one is answered
+    /// from the rest.
+    pub(super) fn usable(&self, mut hits: Vec<Hit>) -> Vec<Hit> {
+        let most_tokens = self.assembler.context() / 2;
+        hits.retain(|Hit { passage, .. }| {
+            let is_usable = passage.token_ids.len() <= most_tokens && passage.title.len() <= MOST_TITLE_BYTES;
+            if !is_usable {
+                let (tokens, title_bytes) = (passage.token_ids.len(), passage.title.len());
+                tracing::warn!(
+                    document = passage.document_id,
+                    tokens,
+                    title_bytes,
+                    "a passage is too long for a prompt and left out"
+                );
+            }
+            is_usable
+        });
+        hits
     }
 
     /// A search without stages.
@@ -120,6 +143,7 @@ impl<'a> Speculating<'a> {
     /// The end of a stage but the last.
     fn stage(&mut self, hits: Vec<Hit>) {
         self.stages += 1;
+        let hits = self.pipeline.usable(hits);
         let ids = ids(&hits);
         let running = self.running.as_ref().map(|running| &running.ids[..]);
         let decision = decide(running, &ids, self.pipeline.engine.load());

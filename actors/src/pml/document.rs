@@ -10,8 +10,14 @@ use crate::error::{Error, ErrorKind, Result};
 pub const MAX_DOCUMENT_BYTES: usize = 1 << 20;
 /// Elements inside one another, at the most.
 pub(super) const MAX_DEPTH: usize = 32;
-/// Elements, attributes, texts and comments, at the most.
-pub(super) const MAX_NODES: u32 = 100_000;
+/// Elements, texts and comments, at the most.
+pub(super) const MAX_NODES: u32 = 20_000;
+/// Attributes of an element: each is compared with all others.
+const MAX_ATTRIBUTES: usize = 1000;
+/// Namespaces that are declared: each element has a list of those that hold for it. PML has none.
+const MAX_NAMESPACES: usize = 100;
+/// Of an element's name, and of a `name`: paths are made of them.
+pub(super) const MAX_NAME_BYTES: usize = 128;
 
 /// Where something stands in a document; both count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +68,71 @@ pub(crate) fn read(text: &str) -> Result<Element> {
         let message = format!("a PML document has at most {MAX_DOCUMENT_BYTES} bytes; this one has {}", text.len());
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
+    check(text)?;
     let options = ParsingOptions { allow_dtd: false, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| {
         let at = Place { line: error.pos().row, column: error.pos().col };
         wrong(at, format!("not well-formed: {}", reason(&error)))
     })?;
-    element(&document, document.root_element(), 0)
+    element(&mut Cursor::new(text), document.root_element(), 0)
+}
+
+/// Refuses what takes the parser the square of its size. What is looked at is no more than where tags may begin, so that all that counts is
+/// counted, and some of what does not.
+fn check(text: &str) -> Result<()> {
+    let refused = |what: &str, most: usize| {
+        let message = format!("a PML document has at most {most} {what}; this one has more");
+        Err(Error::new(ErrorKind::InvalidInput, message))
+    };
+    if text.matches("xmlns").count() > MAX_NAMESPACES {
+        return refused("namespaces (`xmlns`)", MAX_NAMESPACES);
+    }
+    let tags = text.split('<').skip(1).filter(|tag| !tag.starts_with(['!', '?', '/']));
+    match tags.map(signs).max() {
+        Some(most) if most > MAX_ATTRIBUTES => refused("attributes in an element", MAX_ATTRIBUTES),
+        _ => Ok(()),
+    }
+}
+
+/// Equals signs of a tag, which begins here: as many as it has attributes, at least.
+fn signs(tag: &str) -> usize {
+    let (mut quote, mut signs) = (None, 0);
+    for byte in tag.bytes() {
+        match (quote, byte) {
+            (None, b'>') => break,
+            (None, b'"' | b'\'') => quote = Some(byte),
+            (Some(open), byte) if open == byte => quote = None,
+            (None, b'=') => signs += 1,
+            _ => {}
+        }
+    }
+    signs
+}
+
+/// Finds lines and columns of places that come one after the other: the library counts from the start for each.
+struct Cursor<'a> {
+    text: &'a str,
+    offset: usize,
+    at: Place,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, offset: 0, at: Place { line: 1, column: 1 } }
+    }
+
+    /// The place of a byte that is not before the last one.
+    fn to(&mut self, offset: usize) -> Place {
+        for character in self.text[self.offset..offset].chars() {
+            if character == '\n' {
+                self.at = Place { line: self.at.line + 1, column: 1 };
+            } else {
+                self.at.column += 1;
+            }
+        }
+        self.offset = offset;
+        self.at
+    }
 }
 
 /// The library's reason, without the place that it ends with.
@@ -78,10 +143,13 @@ fn reason(error: &roxmltree::Error) -> String {
     })
 }
 
-fn element(document: &Document<'_>, node: XmlNode<'_, '_>, depth: usize) -> Result<Element> {
-    let pos = document.text_pos_at(node.range().start);
-    let at = Place { line: pos.row, column: pos.col };
+fn element(cursor: &mut Cursor<'_>, node: XmlNode<'_, '_>, depth: usize) -> Result<Element> {
+    let at = cursor.to(node.range().start);
     let name = node.tag_name().name().to_owned();
+    let named = node.attribute("name").map_or(0, str::len).max(name.len());
+    if named > MAX_NAME_BYTES {
+        return Err(wrong(at, format!("a name has {named} bytes; use at most {MAX_NAME_BYTES}")));
+    }
     if depth >= MAX_DEPTH {
         return Err(wrong(at, format!("<{name}> is inside {MAX_DEPTH} others; nest less")));
     }
@@ -97,7 +165,7 @@ fn element(document: &Document<'_>, node: XmlNode<'_, '_>, depth: usize) -> Resu
                 Some(Child::Text(before)) => before.push_str(child.text().unwrap_or_default()),
                 _ => children.push(Child::Text(child.text().unwrap_or_default().to_owned())),
             },
-            NodeType::Element => children.push(Child::Element(element(document, child, depth + 1)?)),
+            NodeType::Element => children.push(Child::Element(element(cursor, child, depth + 1)?)),
             NodeType::Root | NodeType::Comment | NodeType::PI => {}
         }
     }

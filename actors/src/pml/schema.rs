@@ -6,6 +6,11 @@ use std::collections::{BTreeMap, HashSet};
 use super::document::{Child, Element, Place, read, wrong};
 use crate::error::Result;
 
+/// What all parameters of a schema reserve, in tokens: members of a union take the same positions, and each its memory.
+const MOST_PARAMETER_TOKENS: usize = 1 << 20;
+/// Scaffolds of a schema: each looks through all modules.
+const MOST_SCAFFOLDS: usize = 256;
+
 /// The longest argument that a parameter may have, in tokens.
 pub(super) const MAX_PARAMETER_TOKENS: u32 = 1 << 16;
 
@@ -168,7 +173,7 @@ impl Schema {
         }
         root.only(&["name"])?;
         let name = root.required("name")?.to_owned();
-        let mut reader = Reader { sources, scaffolds: Vec::new(), role: None };
+        let mut reader = Reader { sources, scaffolds: Vec::new(), role: None, reserved: 0 };
         let mut names = Names::default();
         let items = reader.items(&root, &mut names, true)?;
         for (scaffold, at) in &reader.scaffolds {
@@ -185,6 +190,8 @@ struct Reader<'a> {
     scaffolds: Vec<(Vec<String>, Place)>,
     /// Whose words are read.
     role: Option<Role>,
+    /// Tokens that parameters reserve so far.
+    reserved: usize,
 }
 
 impl Reader<'_> {
@@ -205,7 +212,15 @@ impl Reader<'_> {
             match element.name.as_str() {
                 "module" => items.push(Item::Module(self.module(element, names)?)),
                 "union" => items.push(Item::Union(self.union(element, names)?)),
-                "parameter" | "param" => items.push(Item::Parameter(parameter(element, names, is_top)?)),
+                "parameter" | "param" => {
+                    let parameter = parameter(element, names, is_top)?;
+                    self.reserved += parameter.length as usize;
+                    if self.reserved > MOST_PARAMETER_TOKENS {
+                        let why = format!("a schema's parameters have at most {MOST_PARAMETER_TOKENS} tokens together");
+                        return Err(wrong(element.at, why));
+                    }
+                    items.push(Item::Parameter(parameter));
+                }
                 "scaffold" if is_top => self.scaffold(element)?,
                 name => match Role::of(name) {
                     Some(role) => {
@@ -297,6 +312,9 @@ impl Reader<'_> {
         let names: Vec<String> = names.map(str::to_owned).collect();
         if names.len() < 2 {
             return Err(wrong(element.at, "a scaffold names at least two modules"));
+        }
+        if self.scaffolds.len() >= MOST_SCAFFOLDS {
+            return Err(wrong(element.at, format!("a schema has at most {MOST_SCAFFOLDS} scaffolds")));
         }
         self.scaffolds.push((names, element.at));
         Ok(())

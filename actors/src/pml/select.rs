@@ -4,7 +4,7 @@
 //! gaps. The prompt's own text between two imports goes into a gap between them if there is one that is long enough, else behind the schema, as
 //! does everything after it: so that the text keeps its order. (The reference implementation drops it.)
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::document::wrong;
@@ -83,7 +83,7 @@ pub fn select(
         at: 0,
     };
     selection.include(&layout.top, "", &[])?;
-    selection.items(&prompt.items, &layout.top, "")?;
+    selection.items(&prompt.items, &Inside::new(&layout.top), "")?;
     if let (Some(PromptItem::Role(Role::User, _)), Some(roles)) = (prompt.items.last(), roles) {
         selection.add(Piece::Control(roles.answer.clone()));
     }
@@ -125,7 +125,7 @@ impl Selection<'_> {
         Ok(())
     }
 
-    fn items(&mut self, items: &[PromptItem], within: &Block, path: &str) -> Result<()> {
+    fn items(&mut self, items: &[PromptItem], within: &Inside<'_>, path: &str) -> Result<()> {
         for item in items {
             match item {
                 PromptItem::Text(text) => self.add(Piece::Words(text.clone())),
@@ -142,8 +142,9 @@ impl Selection<'_> {
         Ok(())
     }
 
-    fn import(&mut self, import: &Import, within: &Block, path: &str) -> Result<()> {
-        let (block, union) = find(within, &import.name).ok_or_else(|| unknown(import, within))?;
+    fn import(&mut self, import: &Import, within: &Inside<'_>, path: &str) -> Result<()> {
+        let found = within.modules.get(import.name.as_str()).copied();
+        let (block, union) = found.ok_or_else(|| unknown(import, within.block))?;
         let outer = path;
         let path = if path.is_empty() { import.name.clone() } else { format!("{path}/{}", import.name) };
         if !self.imported.insert(path.clone()) {
@@ -165,7 +166,9 @@ impl Selection<'_> {
             .for_each(|added| added.to = Some(block.start));
         self.include(block, &path, &arguments)?;
         self.at = block.start;
-        self.items(&import.items, block, &path)?;
+        if !import.items.is_empty() {
+            self.items(&import.items, &Inside::new(block), &path)?;
+        }
         self.at = block.start + block.length;
         Ok(())
     }
@@ -246,27 +249,41 @@ fn gap_for(placed: &[Placed], from: u32, to: u32, tokens: usize) -> Option<u32> 
     })
 }
 
-/// A module of a block, and of which of its unions it is a member.
-fn find<'a>(within: &'a Block, name: &str) -> Option<(&'a Block, Option<usize>)> {
-    within.parts.iter().enumerate().find_map(|(index, part)| match part {
-        Part::Module(block) => (block.name == name).then_some((block, None)),
-        Part::Union { members, .. } => {
-            members.iter().find(|member| member.name == name).map(|member| (member, Some(index)))
-        }
-        Part::Text { .. } | Part::Parameter { .. } => None,
-    })
+/// A block and its modules by name, each with which of its unions it is a member of.
+struct Inside<'a> {
+    block: &'a Block,
+    modules: HashMap<&'a str, (&'a Block, Option<usize>)>,
 }
 
+impl<'a> Inside<'a> {
+    fn new(block: &'a Block) -> Self {
+        let mut modules = HashMap::new();
+        for (index, part) in block.parts.iter().enumerate() {
+            match part {
+                Part::Module(inner) => drop(modules.insert(inner.name.as_str(), (inner, None))),
+                Part::Union { members, .. } => {
+                    modules.extend(members.iter().map(|member| (member.name.as_str(), (member, Some(index)))));
+                }
+                Part::Text { .. } | Part::Parameter { .. } => {}
+            }
+        }
+        Self { block, modules }
+    }
+}
+
+/// Modules that an error names.
+const MOST_NAMED: usize = 20;
+
 fn unknown(import: &Import, within: &Block) -> Error {
-    let names: Vec<&str> = within
-        .parts
-        .iter()
-        .flat_map(|part| match part {
-            Part::Module(block) => vec![block.name.as_str()],
-            Part::Union { members, .. } => members.iter().map(|member| member.name.as_str()).collect(),
-            Part::Text { .. } | Part::Parameter { .. } => Vec::new(),
-        })
-        .collect();
+    let names = within.parts.iter().flat_map(|part| match part {
+        Part::Module(block) => std::slice::from_ref(block),
+        Part::Union { members, .. } => members,
+        Part::Text { .. } | Part::Parameter { .. } => &[],
+    });
+    let mut names: Vec<&str> = names.map(|block| block.name.as_str()).take(MOST_NAMED + 1).collect();
+    if let Some(last) = names.get_mut(MOST_NAMED) {
+        *last = "…";
+    }
     let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     wrong(import.at, format!("`{}` has no module <{}/>; it has {known}", within.name, import.name))
 }

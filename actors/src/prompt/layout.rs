@@ -1,7 +1,7 @@
 //! Where the parts of a conversation stand in a chat template's text: so that it begins alike in every turn and on every
 //! day, and is still what the template itself makes of the conversation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date, Told};
@@ -171,18 +171,47 @@ fn check_calls(messages: &[ChatMessage], tools: &[Value], tokenizer: &Tokenizer)
     Err(Error::new(ErrorKind::InvalidInput, message))
 }
 
-/// A template that writes what a tool answered as JSON escapes the placeholder, too: then its words are to be escaped as well.
-fn unescape_words(mut rendered: String, messages: &[ChatMessage], words: &mut BTreeMap<usize, String>) -> String {
-    for (index, words) in words.iter_mut() {
-        let escaped = format!("\\u0002{index}\\u0002");
-        let is_tool = messages.iter().any(|m| m.role == "tool" && m.content == format!("{MARK}{index}{MARK}"));
-        if is_tool && rendered.contains(&escaped) {
-            rendered = rendered.replace(&escaped, &format!("{MARK}{index}{MARK}"));
-            let json = Value::from(words.as_str()).to_string();
-            *words = json[1..json.len() - 1].to_owned();
+/// A mark as JSON writes it.
+const ESCAPED_MARK: &str = "\\u0002";
+
+/// A template that writes what a tool answered as JSON escapes the placeholder, too: then its words are to be escaped as well. In one pass: a
+/// conversation may have thousands of such answers.
+fn unescape_words(rendered: String, messages: &[ChatMessage], words: &mut BTreeMap<usize, String>) -> String {
+    if words.is_empty() || !rendered.contains(ESCAPED_MARK) {
+        return rendered;
+    }
+    let number = |content: &str| content.strip_prefix(MARK)?.strip_suffix(MARK)?.parse::<usize>().ok();
+    let of_tools: HashSet<usize> = messages
+        .iter()
+        .filter(|message| message.role == "tool")
+        .filter_map(|message| number(&message.content))
+        .collect();
+    let (mut unescaped, mut rest) = (String::with_capacity(rendered.len()), rendered.as_str());
+    let mut seen = HashSet::new();
+    while let Some((before, behind)) = rest.split_once(ESCAPED_MARK) {
+        unescaped.push_str(before);
+        let placeholder = behind.split_once(ESCAPED_MARK).and_then(|(number, after)| {
+            let number = number.parse::<usize>().ok().filter(|number| of_tools.contains(number))?;
+            Some((number, after))
+        });
+        match placeholder {
+            Some((number, after)) => {
+                unescaped.push_str(&format!("{MARK}{number}{MARK}"));
+                seen.insert(number);
+                rest = after;
+            }
+            None => {
+                unescaped.push_str(ESCAPED_MARK);
+                rest = behind;
+            }
         }
     }
-    rendered
+    unescaped.push_str(rest);
+    for (_, words) in words.iter_mut().filter(|(number, _)| seen.contains(number)) {
+        let json = Value::from(words.as_str()).to_string();
+        *words = json[1..json.len() - 1].to_owned();
+    }
+    unescaped
 }
 
 /// A user message that begins with the system prompt, as Mistral's own templates write it.

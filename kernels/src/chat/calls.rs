@@ -89,8 +89,8 @@ impl CallForm {
             },
         };
         let call =
-            if self == Self::Hermes { format!("call: \"{OPEN}\\n\" json \"\\n{CLOSE}\"\n") } else { String::new() };
-        GrammarSpec::Lark(format!("{start}\n{call}json: %json {schema}\n"))
+            if self == Self::Hermes { format!("\ncall: \"{OPEN}\\n\" json \"\\n{CLOSE}\"") } else { String::new() };
+        GrammarSpec::Calls { rules: start + &call, schema }
     }
 }
 

@@ -1,3 +1,5 @@
+mod bounds;
+
 use std::path::Path;
 
 use serde_json::Map;

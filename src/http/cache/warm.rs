@@ -18,6 +18,9 @@ use crate::http::identity::Visitor;
 use crate::http::state::State;
 use crate::lanes::Work;
 
+/// Tenants of a warm-up: all of it is computed for each.
+const MOST_TENANTS: usize = 1000;
+
 /// Computes a collection's or a document's entries ahead, or a schema's: `{"collection", "document"?}` or `{"schema", "modules"?}`, and
 /// `"tenants"?, "dry_run"?`. The job
 /// is journaled first and goes on if the caller leaves, or the process is killed; the events tell how far it is.
@@ -46,6 +49,10 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
         Some(tenants) => tenants,
         None => vec![visitor.tenant(None, "tenants")?],
     };
+    if tenants.len() > MOST_TENANTS {
+        let message = format!("`tenants` names {}; name at most {MOST_TENANTS}", tenants.len());
+        return Err(Error::invalid_field("tenants", message).into());
+    }
     let wanted = Warm { subject, tenants };
     let warmer = opened.ragstone.warmer().clone();
     if dry_run {

@@ -3,8 +3,10 @@
 mod upserting;
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,7 @@ use self::upserting::Upserting;
 use super::course::{Course, Destination, Piece};
 use super::schema::{self, Row};
 use super::stored::StoredVersion;
-use super::{Corpus, Departures, Document, Passage, PassageEncoder, check_name, chunk, document};
+use super::{Corpus, Departures, Document, Metadata, Passage, PassageEncoder, check_name, chunk, document};
 use crate::{ErrorKind, Result};
 
 /// What an embedding model puts around a text.
@@ -24,6 +26,9 @@ const EMBED_TEXTS: usize = 32;
 const EMBED_BYTES: usize = 4 << 10;
 /// Passages that are committed together, unless one document has more. It bounds the work that a kill can cost.
 pub(super) const GROUP_PASSAGES: usize = 64;
+
+/// How often it is asked whether a document is still to be cut.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// What an upsert changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -77,6 +82,16 @@ struct Change {
     replaces: Option<usize>,
 }
 
+/// Set once nobody wants what a thread computes any more: when this is dropped.
+#[derive(Default)]
+struct Enough(Arc<AtomicBool>);
+
+impl Drop for Enough {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Documents that are committed together.
 #[derive(Default)]
 struct Group {
@@ -94,7 +109,7 @@ impl Corpus {
     /// an older version before they go. No collection is made for documents without a word.
     ///
     /// # Errors
-    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much metadata, before anything is written; `Full`; what
+    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much beside a text, before anything is written; `Full`; what
     /// `progress` returns, which ends the call before the next commit.
     pub async fn upsert(
         &self,
@@ -156,20 +171,44 @@ impl Corpus {
         Ok(taken)
     }
 
-    /// The passages of a document, with their token ids.
-    async fn cut(&self, collection: &str, change: Change) -> Result<(Change, Vec<Passage>)> {
+    /// As [`cut`](Self::cut), as long as it is wanted, which is asked now and then: a long document takes minutes. `None` where that was enough.
+    async fn cut_while(
+        &self,
+        collection: &str,
+        change: Change,
+        asked: &(dyn Fn() -> Result<Going> + Send + Sync),
+    ) -> Result<Option<(Change, Vec<Passage>)>> {
+        let enough = Enough::default();
+        let mut cutting = pin!(self.cut(collection, change, enough.0.clone()));
+        loop {
+            tokio::select! {
+                cut = &mut cutting => return cut.map(Some),
+                () = tokio::time::sleep(ASK_EVERY) => match asked()? {
+                    Going::On => {}
+                    Going::Enough => return Ok(None),
+                },
+            }
+        }
+    }
+
+    /// The passages of a document, with their token ids; nobody wants them once it is `enough`, and then it ends soon.
+    async fn cut(&self, collection: &str, change: Change, enough: Arc<AtomicBool>) -> Result<(Change, Vec<Passage>)> {
         let (encoder, length, collection) = (self.encoder().clone(), self.passage_length(), collection.to_owned());
         let env = self.inner.options.env.clone();
         super::blocking("cutting a document", move || {
             env.fail_point("corpus.cut")?;
             let Document { title, text, source, metadata, elements, .. } = &change.document;
+            let is_enough = || enough.load(Ordering::Relaxed);
+            // Without tokens it is cut in no time, as nobody cares where.
+            let count = |piece: &str| if is_enough() { 0 } else { encoder.count_tokens(piece) };
             let title_tokens = if title.is_empty() { 0 } else { encoder.count_tokens(title) };
             // The title is embedded with every passage. A long one must not crowd out the text.
             let window = length.tokens - SPECIAL_TOKENS;
             let budget = chunk::Budget { tokens: window - title_tokens.min(window / 2), overlap: length.overlap };
-            let texts = chunk::split(text, elements, budget, &|piece| encoder.count_tokens(piece));
+            let texts = chunk::split(text, elements, budget, &count);
+            let metadata = Metadata::from(metadata);
             let mut passages = Vec::with_capacity(texts.len());
-            for (ordinal, text) in texts.into_iter().enumerate() {
+            for (ordinal, text) in texts.into_iter().enumerate().take_while(|_| !is_enough()) {
                 passages.push(Passage {
                     id: document::passage_id(title, &text),
                     document_id: change.id.clone(),

@@ -22,9 +22,11 @@ mod element;
 mod filter;
 mod find;
 mod folders;
+mod found;
 mod fusion;
 mod ingest;
 mod mend;
+mod metadata;
 mod naming;
 mod options;
 mod passage;
@@ -53,11 +55,12 @@ use self::changing::Changing;
 pub use self::course::{Course, Piece};
 use self::damaged::Damaged;
 use self::disk::{caught, failed, io_failed};
-pub use self::document::{Document, DocumentInfo, StoredDocument};
+pub use self::document::{Document, DocumentInfo, StoredDocument, most_beside};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;
 pub(crate) use self::folders::ORPHANED;
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
+pub use self::metadata::Metadata;
 pub use self::naming::{COLLECTION, check_name, check_stored_name, full_name, is_name, shown_name, tenant_of};
 use self::naming::{Stage, unknown};
 pub use self::options::CorpusOptions;
@@ -364,7 +367,7 @@ fn document_infos(batch: &RecordBatch) -> Result<Vec<DocumentInfo>> {
             title: titles.value(row).to_owned(),
             source: schema::optional(sources, row),
             passages: passages.value(row) as usize,
-            metadata: schema::parse_metadata(metadata.value(row))?,
+            metadata: Metadata::stored(metadata.value(row)),
         })
     };
     (0..batch.num_rows()).map(info).collect()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Metadata;
 use crate::Result;
 
 /// What the corpus needs of the models: vectors from the embedding model, token ids from the language model.
@@ -43,5 +44,5 @@ pub struct Passage {
     /// In the vocabulary of the encoder's tokenizer.
     #[serde(skip)]
     pub token_ids: Arc<[u32]>,
-    pub metadata: serde_json::Map<String, serde_json::Value>,
+    pub metadata: Metadata,
 }

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, ListBuilder, UInt32Builder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type, UInt64Type};
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use super::Passage;
+use super::{Metadata, Passage};
 use crate::{Error, ErrorKind, Result};
 
 /// The only format so far.
@@ -39,6 +39,11 @@ const ROW: &str = "_rowid";
 /// Everything of a passage but its vector and version.
 pub(super) const PASSAGE_COLUMNS: [&str; 8] =
     ["document_id", "ordinal", "id", "title", "content", "source", "metadata", "tokenizer"];
+
+/// LanceDB's numbers of a batch's rows, where they were asked for.
+pub(super) fn row_numbers(batch: &RecordBatch) -> Option<&UInt64Array> {
+    batch.column_by_name(ROW)?.as_primitive_opt::<UInt64Type>()
+}
 
 /// One row to write.
 pub(super) struct Row {
@@ -147,7 +152,7 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         strings(&|row| row.passage.title.clone()),
         strings(&|row| content(&row.passage.title, &row.passage.text)),
         Arc::new(rows.iter().map(|row| row.passage.source.clone()).collect::<StringArray>()),
-        strings(&|row| super::document::metadata_json(&row.passage.metadata)),
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.passage.metadata.json()))),
         strings(&|row| row.tokenizer.clone()),
         Arc::new(token_ids.finish()),
         Arc::new(vectors.finish()),
@@ -156,17 +161,26 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         .map_err(|error| Error::new(ErrorKind::Internal, "passages do not fit their table").with_source(error))
 }
 
-/// The passages of a batch that has [`PASSAGE_COLUMNS`] and `token_ids`.
+/// The passages of a batch that has [`PASSAGE_COLUMNS`], but perhaps `metadata`, and `token_ids`.
 pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<StoredPassage>> {
     let (documents, ordinals) = (strings(batch, "document_id")?, numbers(batch, "ordinal")?);
     let (ids, titles, contents) = (strings(batch, "id")?, strings(batch, "title")?, strings(batch, "content")?);
-    let (sources, metadata) = (strings(batch, "source")?, strings(batch, "metadata")?);
+    let sources = strings(batch, "source")?;
+    // Left out where it is read later.
+    let metadata = batch.column_by_name("metadata").and_then(|column| column.as_string_opt::<i32>());
     let tokenizers = strings(batch, "tokenizer")?;
     let token_ids = token_ids(batch)?;
-    let rows = batch.column_by_name(ROW).and_then(|rows| rows.as_primitive_opt::<UInt64Type>());
-    let mut passages = Vec::with_capacity(batch.num_rows());
+    let rows = row_numbers(batch);
+    let mut passages: Vec<StoredPassage> = Vec::with_capacity(batch.num_rows());
     for (row, token_ids) in token_ids.into_iter().enumerate() {
         let title = titles.value(row).to_owned();
+        // Rows of a document stand together, and have the same.
+        let json = metadata.map_or("{}", |metadata| metadata.value(row));
+        let before = passages.last().map(|before| &before.passage.metadata);
+        let metadata = match before.filter(|before| before.json() == json) {
+            Some(same) => same.clone(),
+            None => Metadata::stored(json),
+        };
         passages.push(StoredPassage {
             passage: Passage {
                 id: ids.value(row).to_owned(),
@@ -177,7 +191,7 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
                 title,
                 source: optional(sources, row),
                 token_ids,
-                metadata: parse_metadata(metadata.value(row))?,
+                metadata,
             },
             tokenizer: tokenizers.value(row).to_owned(),
             row: rows.map_or(0, |rows| rows.value(row)),
@@ -228,11 +242,6 @@ pub(super) fn optional(array: &StringArray, row: usize) -> Option<String> {
     (!array.is_null(row)).then(|| array.value(row).to_owned())
 }
 
-pub(super) fn parse_metadata(json: &str) -> Result<serde_json::Map<String, serde_json::Value>> {
-    serde_json::from_str(json)
-        .map_err(|error| Error::new(ErrorKind::Corrupt, "a passage's metadata is not JSON").with_source(error))
-}
-
 fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
     batch.column_by_name(name).ok_or_else(|| {
         Error::new(ErrorKind::Incompatible, format!("the corpus has no column `{name}`: it is not of format {FORMAT}"))
@@ -249,8 +258,7 @@ mod tests {
     use super::*;
 
     fn row(title: &str, text: &str, source: Option<&str>) -> Row {
-        let mut metadata = serde_json::Map::new();
-        metadata.insert("page".into(), 3.into());
+        let metadata = Metadata::stored(r#"{"page":3}"#);
         Row {
             passage: Passage {
                 id: "0f".into(),

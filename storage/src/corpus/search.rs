@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Passage;
 use super::disk::{caught, failed};
 use super::filter::{self, Filter};
+use super::found::within_bounds;
 use super::fusion::{Ranking, fuse};
 use super::schema::{PASSAGE_COLUMNS, StoredPassage, content, decode, scores};
 use super::table::{Collection, Snapshot};
@@ -55,7 +56,7 @@ pub enum SearchMode {
 /// How to search.
 #[derive(Debug, Clone)]
 pub struct SearchOptions {
-    /// How many hits at most.
+    /// How many hits at most; fewer where they come to more than 4 MiB.
     pub top_k: usize,
     pub mode: SearchMode,
     /// Which documents may be found: the best are taken among them.
@@ -155,7 +156,7 @@ async fn search_from(
         let hits = best((keywords.as_ref(), depth), by_vector, by_text, options);
         match deeper {
             Some(deeper) if hits.len() < options.top_k => depth = deeper,
-            _ => return Ok(hits),
+            _ => return within_bounds(collection, snapshot, hits, is_lean(depth)).await,
         }
     }
 }
@@ -216,7 +217,7 @@ pub(super) async fn in_stages(
         Some(deeper) if hits.len() < options.top_k => {
             search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
         }
-        _ => Ok(hits),
+        _ => within_bounds(collection, &snapshot, hits, is_lean(depth)).await,
     }
 }
 
@@ -281,7 +282,7 @@ async fn nearest(
         (Probes::Last, Some(_)) => query.minimum_nprobes(cells).and_then(|query| query.maximum_nprobes(None)),
         _ => query.nprobes(cells),
     };
-    let mut query = query.map_err(failed())?.limit(depth).select(columns("_distance")).with_row_id();
+    let mut query = query.map_err(failed())?.limit(depth).select(columns("_distance", depth)).with_row_id();
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
@@ -305,7 +306,8 @@ async fn matching(
     let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
     let words =
         words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
-    let mut query = snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score")).with_row_id();
+    let mut query =
+        snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score", depth)).with_row_id();
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
@@ -319,8 +321,15 @@ async fn matching(
     Ok(found)
 }
 
-fn columns(score: &str) -> Select {
-    Select::columns(&[&PASSAGE_COLUMNS[..], &["token_ids", score]].concat())
+/// Whether so many candidates are read without their metadata: each may have 64 KiB of it, and few are answered.
+fn is_lean(depth: usize) -> bool {
+    depth > MIN_CANDIDATES
+}
+
+fn columns(score: &str, depth: usize) -> Select {
+    let mut columns = [&PASSAGE_COLUMNS[..], &["token_ids", score]].concat();
+    columns.retain(|column| *column != "metadata" || !is_lean(depth));
+    Select::columns(&columns)
 }
 
 /// One search's scores as they are.

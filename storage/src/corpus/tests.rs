@@ -10,6 +10,7 @@ use super::*;
 use crate::env::{Env, FailMode};
 
 mod beside;
+mod bounds;
 mod damage;
 mod enough;
 mod filters;
@@ -202,7 +203,7 @@ async fn passages_carry_everything_and_together_are_the_text() {
     assert_eq!(texts.join(" "), text.trim());
     for (ordinal, passage) in stored.passages.iter().enumerate() {
         assert_eq!(passage.ordinal as usize, ordinal);
-        assert_eq!((&passage.source, &passage.metadata), (&given.source, &metadata));
+        assert_eq!((&passage.source, passage.metadata.entries().unwrap()), (&given.source, metadata.clone()));
         assert_eq!(passage.token_ids[..], ENCODER.tokenize_passage("A title", &passage.text).unwrap());
         assert!(ENCODER.count_tokens(&passage.text) <= 14, "the title's tokens count");
     }

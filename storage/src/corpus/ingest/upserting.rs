@@ -46,9 +46,15 @@ impl<'a> Upserting<'a> {
         while going == Going::On
             && let Some(change) = changes.next()
         {
-            let turn = self.course.turn(Piece::Cut).await;
-            let (change, passages) = self.corpus.cut(self.collection, change).await?;
+            let (at, course, state) = (change.at, self.course, self.state);
+            let turn = course.turn(Piece::Cut).await;
+            let asked = move || course.asked(state);
+            let cut = self.corpus.cut_while(self.collection, change, &asked).await?;
             drop(turn);
+            let Some((change, passages)) = cut else {
+                let first_left = group.changes.first().map_or(at, |change| change.at);
+                return Ok(Taken { report: self.report, documents: first_left });
+            };
             group.changes.push(change);
             group.passages.push(passages);
             let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES;

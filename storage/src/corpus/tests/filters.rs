@@ -19,7 +19,7 @@ async fn found(corpus: &Corpus, query: &str, mode: SearchMode, top_k: usize, giv
     let (staged, _) = corpus.search_in_stages("c", query, &options, true, &mut |_| {}).await.unwrap();
     assert_eq!(staged, hits);
     for hit in &hits {
-        assert!(options.filter.as_ref().unwrap().matches(&hit.passage.metadata));
+        assert!(options.filter.as_ref().unwrap().matches(&hit.passage.metadata.entries().unwrap()));
     }
     hits.into_iter().map(|hit| hit.passage.document_id).collect()
 }
@@ -172,7 +172,7 @@ async fn new_metadata_costs_no_embedding_and_announces_nothing() {
     assert_eq!(corpus.counters().texts_embedded, embedded);
     assert_eq!(noted.take(), [""; 0], "all of it is still there, and so is its KV");
     let after = corpus.document("c", "a").await.unwrap();
-    assert_eq!(after.info.metadata["state"], "final");
+    assert_eq!(after.info.metadata.entries().unwrap()["state"], "final");
     assert_eq!(
         after.passages.iter().map(|passage| &passage.id).collect::<Vec<_>>(),
         before.passages.iter().map(|passage| &passage.id).collect::<Vec<_>>()
