@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use lancedb::query::{QueryBase, Select};
+use lancedb::query::Select;
 
 use super::schema;
 use super::search::StoredHit;
