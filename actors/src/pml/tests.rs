@@ -1,3 +1,4 @@
+mod bounds;
 mod build;
 mod fuzz;
 mod reference;
