@@ -1,5 +1,8 @@
 //! ragstone: answers questions over your documents, and never computes twice what it can keep.
 
+// Commands await what awaits more: the layout of their futures is deeper than the compiler goes by itself.
+#![recursion_limit = "256"]
+
 mod access;
 mod api;
 mod bench;
