@@ -101,7 +101,8 @@ async fn great_bodies_share_a_budget_that_small_ones_do_not_need() {
 #[tokio::test]
 async fn bodies_of_one_caller_leave_room_for_anothers() {
     let folder = Folder::new();
-    let service = folder.serve(&["--set", "body_bytes=1MiB", "--set", "bodies_bytes=8MiB"]).await;
+    let service =
+        folder.serve(&["--set", "body_bytes=1MiB", "--set", "bodies_bytes=8MiB", "--set", "body_timeout_s=60"]).await;
     let search = "/v1/collections/c/search";
     let part = vec![b' '; 900_000];
     let mut holding = Vec::new();
@@ -112,7 +113,7 @@ async fn bodies_of_one_caller_leave_room_for_anothers() {
         let _ = stream.write_all(&part).await;
         holding.push(stream);
     }
-    let great = format!("{{\"query\": \"{}\"}}", "x".repeat(400_000));
+    let great = format!("{{\"query\": \"{}\"}}", "x".repeat(1_000_000));
     eventually(429, async || service.post_bytes(search, great.as_bytes()).await.0).await;
     let another = reqwest::Client::builder().local_address(std::net::IpAddr::from([127, 0, 0, 2])).build().unwrap();
     let answered = another.post(service.url(search)).body(great).send().await.unwrap();

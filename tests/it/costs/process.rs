@@ -47,6 +47,9 @@ fn ticks(pid: u32) -> u64 {
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
+/// A request's bytes, as the table counts them, at the least.
+const LEAST_BYTES: u64 = 16 << 10;
+
 /// The worst of each path.
 #[derive(Default)]
 pub struct Table(BTreeMap<String, Worst>);
@@ -61,7 +64,9 @@ struct Worst {
 }
 
 impl Table {
+    /// Short requests count as if they were a little longer: each has its constant part.
     pub fn note(&mut self, route: &str, how: &str, status: u16, bytes: u64, costs: &Costs) {
+        let bytes = bytes.max(LEAST_BYTES);
         let worst = self.0.entry(route.to_owned()).or_default();
         let (seconds, memory) =
             (costs.seconds() / bytes as f64 * f64::from(1 << 20), costs.memory() as f64 / bytes as f64);
