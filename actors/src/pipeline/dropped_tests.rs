@@ -144,5 +144,6 @@ async fn whatever_is_dropped_at_whichever_await_gives_back_what_it_held() {
     }
     // Changes run as jobs, and are waited for at one await; the others have many.
     assert!(awaits.iter().all(|polls| *polls > 0) && awaits[0] > 10 && awaits[3] > 3, "{awaits:?}");
+    drop(library);
     close(ragstone, &folder).await;
 }
