@@ -29,7 +29,7 @@ const LEAST_BYTES_A_SECOND: usize = 64 << 10;
 /// What a place of the budget stands for.
 const PLACE_BYTES: usize = 1 << 10;
 /// What a value of JSON takes besides its text, once it is read: a number of one digit as much as any.
-const VALUE_BYTES: usize = 40;
+const VALUE_BYTES: usize = size_of::<serde_json::Value>();
 
 /// The bounds on all bodies of a service.
 #[derive(Debug)]

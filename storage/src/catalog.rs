@@ -1,5 +1,4 @@
-//! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
-//! ingest, warm-up and removal.
+//! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, journals of ingest, warm-up, removal.
 //!
 //! A damaged catalog is moved aside and begun anew. What nothing else can be made of again (API keys, pins, the journals) has a second copy
 //! ([`records`]) and comes back from there; the rest is found out again. Schemas stand in files beside it ([`SchemaFiles`]).

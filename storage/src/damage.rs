@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
+/// Below the corpus: tables that belong to no collection that is there.
+pub(crate) const ORPHANED: &str = "orphaned";
 /// Between the name of what was moved aside and the time at which it was, in milliseconds since 1970.
 const DAMAGED: &str = ".damaged-";
 
@@ -64,7 +66,7 @@ pub fn moved_aside(data: &Path) -> std::io::Result<Vec<PathBuf>> {
             found.push(data.join(entry));
         }
     }
-    let orphaned = data.join("corpus").join(crate::corpus::ORPHANED);
+    let orphaned = data.join("corpus").join(ORPHANED);
     found.extend(list(&orphaned)?.into_iter().map(|table| orphaned.join(table)));
     found.sort();
     Ok(found)

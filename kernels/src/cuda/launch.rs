@@ -4,10 +4,9 @@ pub(super) mod experts;
 pub(super) mod hopper;
 pub(super) mod quantized;
 
-use super::session::{Argument, Launch, Session, Shape};
+use super::session::{Argument, Launch, Shape};
 use crate::activation::Activation;
 use crate::dtype::KvDtype;
-use crate::error::Result;
 
 /// An element type in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -443,11 +442,4 @@ pub(super) fn deviation(
         U32(compared),
     ];
     of(format!("deviation_{}", element.name()), [pairs.1.div_ceil(4), 1, 1], 128, 0, arguments)
-}
-
-impl Session {
-    /// Queues kernels, one after the other.
-    pub(super) fn run(&self, launches: &[Launch]) -> Result<()> {
-        launches.iter().try_for_each(|launch| self.launch(launch))
-    }
 }

@@ -283,6 +283,11 @@ impl Session {
         if state.graphs.note(launch) { Ok(()) } else { state.launch(launch) }
     }
 
+    /// Queues kernels, one after the other.
+    pub(super) fn run(&self, launches: &[Launch]) -> Result<()> {
+        launches.iter().try_for_each(|launch| self.launch(launch))
+    }
+
     /// Waits until all that was queued is done: an error that came up on the way is known then. Gives the driver back what nobody uses.
     pub(super) fn finish(&self) -> Result<()> {
         self.enter()?.trim()

@@ -30,7 +30,7 @@ const DENSE_PASSAGE_BYTES: usize = 256;
 pub fn most_beside(bytes: usize) -> usize {
     let in_all = BESIDE_BYTES + bytes.saturating_mul(BESIDE_BYTES_PER_BYTE);
     let passages = bytes.div_ceil(DENSE_PASSAGE_BYTES).max(1);
-    (in_all / passages).clamp(LEAST_BESIDE, MAX_TITLE_BYTES + MAX_SOURCE_BYTES + MAX_METADATA_BYTES)
+    (in_all / passages).clamp(LEAST_BESIDE, MAX_METADATA_BYTES)
 }
 
 /// A document as a caller gives it.

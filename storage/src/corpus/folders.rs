@@ -18,14 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::checks::Checks;
 use super::disk::io_failed;
 use super::naming::{Stage, stage_of, table_at};
-use crate::damage::rename;
+use crate::damage::{ORPHANED, rename};
 use crate::{Error, Result};
 
 const SUFFIX: &str = ".lance";
 const DELETED: &str = "deleted";
 const SUPERSEDED: &str = "superseded";
-/// Below the corpus: tables that belong to no collection that is there.
-pub(crate) const ORPHANED: &str = "orphaned";
 
 /// Where LanceDB puts what it is about to commit: alone, it is the beginning of a table.
 const TRANSACTIONS: &str = "_transactions";

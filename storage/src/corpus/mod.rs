@@ -58,7 +58,6 @@ use self::disk::{caught, failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument, most_beside};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;
-pub(crate) use self::folders::ORPHANED;
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
 pub use self::metadata::Metadata;
 pub use self::naming::{COLLECTION, check_name, check_stored_name, full_name, is_name, shown_name, tenant_of};
