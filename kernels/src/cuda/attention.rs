@@ -113,7 +113,7 @@ impl Loaded {
         if let Some(tables) = last.as_ref().filter(|tables| tables.is_wide == is_wide && tables.host == host) {
             return Ok(tables.clone());
         }
-        let tables = Arc::new(Tables { is_wide, ..Tables::upload(&self.session, host)? });
+        let tables = Arc::new(Tables::upload(&self.session, host, is_wide)?);
         *last = Some(tables.clone());
         Ok(tables)
     }
@@ -141,7 +141,7 @@ impl Loaded {
 
 impl Tables {
     /// Copies the tables to the device.
-    pub(super) fn upload(session: &Arc<Session>, host: HostTables) -> Result<Self> {
+    pub(super) fn upload(session: &Arc<Session>, host: HostTables, is_wide: bool) -> Result<Self> {
         let upload = |values: &[u32]| session.upload(values);
         let memory = vec![
             upload(&host.row_positions)?,
@@ -151,7 +151,7 @@ impl Tables {
         ];
         let at = |index: usize| memory[index].pointer();
         let places = TablePlaces { row_positions: at(0), tiles: at(1), blocks: at(2), key_positions: at(3) };
-        Ok(Self { host, places, is_wide: false, memory })
+        Ok(Self { host, places, is_wide, memory })
     }
 
     /// Tables that lie somewhere, in memory of the caller's.
@@ -172,11 +172,6 @@ impl Tables {
     /// Bytes of what so many segments of the context come to, before they are put together.
     pub(super) fn partial_bytes(&self, segments: u32, heads: Heads) -> usize {
         4 * segments as usize * self.host.row_positions.len() * heads.heads as usize * (heads.head_dim as usize + 2)
-    }
-
-    /// Whether tiles are those of [`hopper::attention`].
-    pub(super) fn of_hopper(self, is_wide: bool) -> Self {
-        Self { is_wide, ..self }
     }
 
     /// As [`segments`].

@@ -194,7 +194,7 @@ impl Measured {
             sequence: SequenceView { blocks: &blocks, key_positions: &positions },
         };
         let (tile_rows, is_wide) = cut(element, shape, &self.session);
-        let tables = Tables::upload(&self.session, HostTables::of(&[group], tile_rows))?.of_hopper(is_wide);
+        let tables = Tables::upload(&self.session, HostTables::of(&[group], tile_rows), is_wide)?;
         let tiles = tables.host.tiles.len();
         let segments = tables.segments(tiles, kv_heads, tokens as u32, self.session.multiprocessors());
         let kv_values = blocks.len() * BLOCK_TOKENS * (kv_heads * head_dim) as usize;

@@ -137,6 +137,28 @@ impl TryOut<'_> {
         self.session.download(out.pointer(), before.len())
     }
 
+    /// The first of several kernels, given where they write, of which a bit differs from what is wanted of a product of that shape.
+    fn each_beside(
+        &self,
+        (rows, outputs, inputs): (u32, u32, u32),
+        before: &[u8],
+        wanted: &[u8],
+        each: impl Fn(u64) -> Result<Vec<Launch>>,
+    ) -> Result<Option<String>> {
+        for which in 0..each(0)?.len() {
+            let mut name = String::new();
+            let got = self.result(before, |out| {
+                let launch = each(out)?.swap_remove(which);
+                name.clone_from(&launch.name);
+                Ok(vec![launch])
+            })?;
+            if let Some(problem) = difference(&name, &format!("{rows}x{outputs}x{inputs}"), &got, wanted) {
+                return Ok(Some(problem));
+            }
+        }
+        Ok(None)
+    }
+
     fn products(&mut self) -> Result<Option<String>> {
         let multiprocessors = self.session.multiprocessors();
         for (index, shape @ (rows, outputs, inputs)) in SHAPES.into_iter().enumerate() {
@@ -148,16 +170,9 @@ impl TryOut<'_> {
             let wanted = self.result(&before, |out| {
                 Ok(vec![launch::gemm(Element::Bf16, (out, x.pointer(), w.pointer(), bias), shape, adds)])
             })?;
-            for which in 0..of(0).each(adds, multiprocessors)?.len() {
-                let mut name = String::new();
-                let got = self.result(&before, |out| {
-                    let launch = of(out).each(adds, multiprocessors)?.swap_remove(which);
-                    name.clone_from(&launch.name);
-                    Ok(vec![launch])
-                })?;
-                if let Some(problem) = difference(&name, &format!("{rows}x{outputs}x{inputs}"), &got, &wanted) {
-                    return Ok(Some(problem));
-                }
+            let each = |out| of(out).each(adds, multiprocessors);
+            if let Some(problem) = self.each_beside(shape, &before, &wanted, each)? {
+                return Ok(Some(problem));
             }
         }
         self.several()
@@ -206,16 +221,9 @@ impl TryOut<'_> {
                     launch::gated(activation, Element::Bf16, out, both.pointer(), rows, outputs / 2),
                 ])
             })?;
-            for which in 0..of(0).each_gated(activation, multiprocessors)?.len() {
-                let mut name = String::new();
-                let got = self.result(&before, |out| {
-                    let launch = of(out).each_gated(activation, multiprocessors)?.swap_remove(which);
-                    name.clone_from(&launch.name);
-                    Ok(vec![launch])
-                })?;
-                if let Some(problem) = difference(&name, &format!("{rows}x{outputs}x{inputs}"), &got, &wanted) {
-                    return Ok(Some(problem));
-                }
+            let each = |out| of(out).each_gated(activation, multiprocessors);
+            if let Some(problem) = self.each_beside(shape, &before, &wanted, each)? {
+                return Ok(Some(problem));
             }
         }
         Ok(None)
@@ -276,8 +284,10 @@ impl TryOut<'_> {
         let q = self.session.upload(&dtype.encode(&q))?;
         let before = vec![0xff; 4 * rows * heads.query_dim()];
         let window = (window > 0).then_some(window);
-        let of = |tile_rows| Tables::upload(self.session, HostTables::of(slice::from_ref(&group), tile_rows));
-        let (small, large) = (of(tile_rows(element, heads))?, of(wide_tile_rows(heads))?.of_hopper(true));
+        let of = |tile_rows, is_wide| {
+            Tables::upload(self.session, HostTables::of(slice::from_ref(&group), tile_rows), is_wide)
+        };
+        let (small, large) = (of(tile_rows(element, heads), false)?, of(wide_tile_rows(heads), true)?);
         let context = |tables: &Tables| tables.context((k.pointer(), v.pointer()), pool_lines as u32, None, window);
         let wanted = self.result(&before, |out| {
             small.launches(element, ((out, Element::F32), q.pointer()), None, context(&small), heads)

@@ -230,8 +230,19 @@ fn attend(
     rows: usize,
     splits: bool,
 ) -> Result<(String, Vec<f32>)> {
+    attend_in(check, batch, groups, (rows, false), splits)
+}
+
+/// The same in tiles of one of the two kernels: of so many rows, and whether they are those for compute capability 9.0.
+fn attend_in(
+    check: &Check,
+    batch: &Batch,
+    groups: &[RowGroup<'_>],
+    (rows, is_wide): (usize, bool),
+    splits: bool,
+) -> Result<(String, Vec<f32>)> {
     let (heads, element) = (batch.heads(), Element::from(batch.dtype));
-    let tables = Tables::upload(&check.session, HostTables::of(groups, rows))?;
+    let tables = Tables::upload(&check.session, HostTables::of(groups, rows), is_wide)?;
     let slopes = batch.of.has_slopes.then(|| batch.slopes.buffer());
     let window = (batch.of.window > 0).then_some(batch.of.window);
     let context = tables.context((batch.keys.at, batch.values.at), batch.pool_lines(), slopes, window);
@@ -243,24 +254,6 @@ fn attend(
     let partial = check.session.allocate(tables.partial_bytes(segments, heads))?;
     let split = splits.then(|| (partial.pointer(), segments));
     let launches = tables.launches(element, ((out.pointer(), Element::F32), q), split, context, heads)?;
-    launches.iter().try_for_each(|launch| check.run(launch))?;
-    Ok((launches[0].name.clone(), check.read(F32, &out, count)?))
-}
-
-/// The same by the kernel for compute capability 9.0.
-fn attend_wide(check: &Check, batch: &Batch, groups: &[RowGroup<'_>], splits: bool) -> Result<(String, Vec<f32>)> {
-    let (heads, element) = (batch.heads(), Element::from(batch.dtype));
-    let host = HostTables::of(groups, wide_tile_rows(heads));
-    let tables = Tables::upload(&check.session, host)?.of_hopper(true);
-    let slopes = batch.of.has_slopes.then(|| batch.slopes.buffer());
-    let window = (batch.of.window > 0).then_some(batch.of.window);
-    let context = tables.context((batch.keys.at, batch.values.at), batch.pool_lines(), slopes, window);
-    let count = batch.rows() * heads.query_dim();
-    let out = check.room(F32, count)?;
-    let segments = tables.host.most_slots().div_ceil(SEGMENT).max(1);
-    let partial = check.session.allocate(tables.partial_bytes(segments, heads))?;
-    let split = splits.then(|| (partial.pointer(), segments));
-    let launches = tables.launches(element, ((out.pointer(), Element::F32), batch.q.at), split, context, heads)?;
     launches.iter().try_for_each(|launch| check.run(launch))?;
     Ok((launches[0].name.clone(), check.read(F32, &out, count)?))
 }
@@ -279,7 +272,8 @@ fn mixed(check: &mut Check, batch: &Batch) -> Result<()> {
     check.same_bits(&format!("attention of {dtype}: small and large tiles"), &case, &larger, &whole);
     if check.session.is_hopper() && hopper::attends(Element::from(dtype), batch.heads()) {
         for splits in [false, true] {
-            let (kernel, wide) = attend_wide(check, batch, &groups, splits)?;
+            let tiles = (wide_tile_rows(batch.heads()), true);
+            let (kernel, wide) = attend_in(check, batch, &groups, tiles, splits)?;
             check.compare(&kernel, &case, &wide, &wanted, tolerance);
             check.same_bits(&format!("attention of {dtype}: kernels for all GPUs and for 9.0"), &case, &wide, &whole);
         }
@@ -312,7 +306,7 @@ fn looked_at(check: &mut Check, batch: &Batch) -> Result<()> {
             to.zip(weights).for_each(|(to, weight)| *to += weight / f64::from(batch.of.heads));
         }
     }
-    let tables = Tables::upload(&check.session, HostTables::of(&batch.groups()[..1], rows))?;
+    let tables = Tables::upload(&check.session, HostTables::of(&batch.groups()[..1], rows), false)?;
     let slopes = batch.of.has_slopes.then(|| batch.slopes.buffer());
     let window = (batch.of.window > 0).then_some(batch.of.window);
     let context = tables.context((batch.keys.at, batch.values.at), batch.pool_lines(), slopes, window);

@@ -112,13 +112,14 @@ impl Product {
     /// The driver's.
     pub(in crate::cuda) fn gated(self, activation: Activation, multiprocessors: u32) -> Result<Launch> {
         let tile = match self.shape.0 {
-            ..=16 => Tile { name: "16", ..NARROW_16 },
-            17..=64 => Tile { name: "64", ..NARROW_64 },
-            _ => Tile { name: "", ..WIDE_256 },
+            ..=16 => NARROW_16,
+            17..=64 => NARROW_64,
+            _ => WIDE_256,
         };
         self.gated_by(tile, activation, multiprocessors)
     }
 
+    /// In tiles as large as those of a product, of which half the outputs are gates.
     fn gated_by(self, tile: Tile, activation: Activation, multiprocessors: u32) -> Result<Launch> {
         let (rows, outputs, inputs) = self.shape;
         let (width, values) = (outputs / 2, tile.outputs / 2);
