@@ -131,6 +131,21 @@ class Honest:
         return ", ".join(f"{name[:-3]} {ms:.0f}" for name, ms in medians.items() if ms >= 0.5)
 
 
+async def drip(reader, writer):
+    """Sends a byte a second until there is an answer."""
+    try:
+        while not reader.at_eof():
+            writer.write(b" ")
+            await writer.drain()
+            try:
+                await asyncio.wait_for(reader.read(1000), 1)
+                return
+            except asyncio.TimeoutError:
+                pass
+    finally:
+        writer.close()
+
+
 class Hostile:
     def __init__(self, service, kind, number):
         self.service, self.attack, self.draw = service, getattr(self, kind), random.Random(f"{kind}.{number}")
@@ -151,17 +166,7 @@ class Hostile:
         reader, writer = await self.open()
         path = self.draw.choice(["/v1/chat/completions", "/v1/embeddings", "/v1/collections/x/documents"])
         writer.write(head("POST", path, 1 << 20))
-        try:
-            while not reader.at_eof():
-                writer.write(b" ")
-                await writer.drain()
-                try:
-                    await asyncio.wait_for(reader.read(1000), 1)
-                    return
-                except asyncio.TimeoutError:
-                    pass
-        finally:
-            writer.close()
+        await drip(reader, writer)
 
     async def stalled_readers(self):
         """Asks for a long stream and reads nothing of it."""

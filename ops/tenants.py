@@ -17,7 +17,7 @@ import tempfile
 import time
 import zipfile
 
-from hostile import PASSAGES, PATIENCE_SECONDS, Service, call_with, head, p
+from hostile import PASSAGES, PATIENCE_SECONDS, Service, call_with, drip, head, p
 
 # Honest clients at once.
 CLIENTS = 4
@@ -158,17 +158,7 @@ class Hostile:
         """Announces a megabyte and sends a byte a second."""
         reader, writer = await asyncio.open_connection(self.service.host, self.service.port)
         writer.write(head("POST", "/v1/collections/heavy/documents", 1 << 20, f"Authorization: Bearer {self.key}\r\n"))
-        try:
-            while not reader.at_eof():
-                writer.write(b" ")
-                await writer.drain()
-                try:
-                    await asyncio.wait_for(reader.read(1000), 1)
-                    return
-                except asyncio.TimeoutError:
-                    pass
-        finally:
-            writer.close()
+        await drip(reader, writer)
 
 
 KINDS = ["uploads", "upserts", "collections", "deletions", "schemas", "programs", "grammars", "searches", "slow_bodies"]
