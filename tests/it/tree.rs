@@ -227,8 +227,8 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
     ("storage/src/corpus/table/upkeep.rs", 1, "superseded versions, of which the newest needs nothing"),
     (
         "storage/src/catalog/schema_files.rs",
-        2,
-        "a schema that somebody deleted; what a write that failed left, which was told to nobody",
+        3,
+        "a schema that somebody deleted; what a write left that failed or was killed, which was told to nobody",
     ),
     ("storage/src/catalog/records.rs", 3, "what a write that failed left behind the last whole frame"),
     ("storage/src/tier/disk/quarantine.rs", 1, "derived: a damaged KV store, when another is moved aside"),

@@ -132,7 +132,13 @@ impl Records {
         let mut file = File::create(&new)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
-        crate::damage::rename(&new, path)?;
+        if let Err(error) = crate::damage::rename(&new, path) {
+            if new.try_exists()? {
+                return Err(error);
+            }
+            // It has its place, if only until a power cut: what is written from now on belongs into this file.
+            tracing::warn!(%error, path = %path.display(), "the disk does not say that the catalog's second copy is there");
+        }
         let bytes = bytes.len() as u64;
         Ok(Self { path: path.to_owned(), file, bytes, bytes_anew: bytes, last: sequence })
     }

@@ -34,9 +34,9 @@ pub(super) fn open(dir: &Path, env: &Env) -> Result<Catalog> {
     let aside = move_aside(dir, env.now_unix_ms())?;
     let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let catalog = open_when_free(dir)?;
-    let (lost, restored) = match found.base {
-        0 => ("API keys, pins and unfinished ingests are lost, as there was no second copy", false),
-        _ => (
+    let (lost, restored) = match found.base == 0 && found.changes.is_empty() {
+        true => ("API keys, pins and unfinished ingests are lost, as there was no second copy", false),
+        false => (
             "API keys, pins and journals came back from their second copy; times of use and calibrations are lost",
             true,
         ),
@@ -67,8 +67,8 @@ impl Catalog {
         }
         let kept = folded(found);
         let lost = self.lost(&kept)?;
-        // One that is behind has not heard of what left.
-        if found.last == reached && !lost.is_empty() {
+        // One that is behind, or damaged, has not heard of all that left: a key that was revoked must not come back.
+        if found.last == reached && !found.is_damaged && !lost.is_empty() {
             tracing::error!(rows = lost.len(), "the catalog had lost rows; they came back from its second copy");
             damage = damage.or(Some(Damage {
                 what: "catalog".into(),

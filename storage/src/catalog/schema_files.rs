@@ -74,10 +74,7 @@ impl SchemaFiles {
     /// # Errors
     /// As the disk says; then the older one is there.
     pub fn write(&self, row: &[u8], record: &SchemaRecord) -> Result<()> {
-        let path = self.path_of(row);
-        let mut unfinished = path.clone().into_os_string();
-        unfinished.push(UNFINISHED);
-        let unfinished = PathBuf::from(unfinished);
+        let (path, unfinished) = (self.path_of(row), self.unfinished(row));
         let bytes = super::to_json(record)?;
         let written = (|| {
             std::fs::create_dir_all(&self.0)?;
@@ -101,16 +98,33 @@ impl SchemaFiles {
     pub fn remove(&self, row: &[u8]) -> Result<bool> {
         let path = self.path_of(row);
         let failed = |error| Error::io("remove the schema", &path, error);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() == Io::NotFound => Ok(false),
-            Err(error) => Err(failed(error)),
-            Ok(()) => self.sync().map_err(failed).map(|()| true),
+        // What a kill left of writing it has its text, too.
+        let left = gone(std::fs::remove_file(self.unfinished(row))).map_err(failed)?;
+        let was_there = gone(std::fs::remove_file(&path)).map_err(failed)?;
+        if left || was_there {
+            self.sync().map_err(failed)?;
         }
+        Ok(was_there)
+    }
+
+    /// Where one is while it is written.
+    fn unfinished(&self, row: &[u8]) -> PathBuf {
+        let mut unfinished = self.path_of(row).into_os_string();
+        unfinished.push(UNFINISHED);
+        unfinished.into()
     }
 
     /// Waits for the disk on which files there are.
     fn sync(&self) -> std::io::Result<()> {
         File::open(&self.0)?.sync_all()
+    }
+}
+
+/// Whether a file was there that is gone now.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<bool> {
+    match removed {
+        Err(error) if error.kind() == Io::NotFound => Ok(false),
+        removed => removed.map(|()| true),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use super::disk::caught;
 use super::folders;
 use super::ingest::Going;
 use super::naming::{Stage, tenant_of};
@@ -125,15 +126,33 @@ impl Corpus {
     /// there is no such collection. Whoever reads goes on; who writes into it waits.
     ///
     /// # Errors
-    /// As the disk says; then some is left.
+    /// As the disk says; `Unavailable` for one that is damaged, whose files stay as they are, and while it is embedded again: the files that are
+    /// to take the place of its own may have been copied from before. Then some is left.
     pub async fn vacuum(&self, collection: &str) -> Result<()> {
         loop {
+            if let Some(why) = self.inner.damaged.why(collection) {
+                return Err(folders::damaged(collection, &why));
+            }
             let Some(table) = self.served(collection).await else { return Ok(()) };
             // Another table may have taken its place meanwhile.
             let Some(writer) = table.write().await else { continue };
             self.inner.options.env.fail_point("corpus.vacuum")?;
-            return writer.vacuum(self.inner.options.vector_index_rows).await;
+            caught("rewrite its files", writer.vacuum(self.inner.options.vector_index_rows)).await?;
+            drop(writer);
+            if self.is_built_anew(collection) {
+                let message = format!(
+                    "collection `{collection}` is being embedded again: what was deleted from it meanwhile leaves the files once that has ended, \
+                     or was cancelled"
+                );
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            }
+            return Ok(());
         }
+    }
+
+    /// Whether there are files, whole or not, that are to take the place of a collection's.
+    fn is_built_anew(&self, collection: &str) -> bool {
+        folders::path_of(&self.inner.folder, collection, Stage::Building).exists()
     }
 }
 

@@ -53,20 +53,23 @@ impl Destination {
         Self { table, seen }
     }
 
-    /// Looks for the table that has taken this one's place. Where there is none, the collection was deleted: who `has_stored` nothing yet
-    /// begins it anew, as if it had come later. `None`: it is not wanted any more.
+    /// Looks for the table that has taken this one's place. Where the collection was deleted, and perhaps made anew, who has no part in what was
+    /// there begins anew, as if it had come later; a part is what it stored, and what it found there as it wants it. `None`: it is not
+    /// wanted any more.
     ///
     /// # Errors
-    /// `NotFound` where something of the upsert went with the collection; what `course` returns.
+    /// `NotFound` where a part of the upsert went with the collection; what `course` returns.
     pub async fn again(
+        &self,
         (corpus, collection): (&Corpus, &str),
         progress: UpsertProgress,
-        has_stored: bool,
+        has_part: bool,
         course: &dyn Course,
     ) -> Result<Option<Self>> {
         let table = match corpus.find(collection).await {
+            _ if has_part && self.table.is_gone() => return Err(deleted_meanwhile(collection, progress)),
             Ok(table) => Some(table),
-            Err(_) if has_stored => return Err(deleted_meanwhile(collection, progress)),
+            Err(_) if has_part => return Err(deleted_meanwhile(collection, progress)),
             Err(_) => corpus.find_or_create(collection, &|| course.asked(progress)).await?,
         };
         Ok(table.map(Self::new))

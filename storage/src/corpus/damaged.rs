@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::disk::caught;
+use super::disk::{caught, io_failed};
 use super::folders::{self, State, advice};
 use super::naming::{Stage, unknown};
 use super::table::Collection;
 use super::verify::{DamagedFile, Pace};
 use super::{CollectionInfo, Corpus, Departures, PassageTokens, blocking, checked};
 use crate::damage::Damage;
-use crate::lock::locked;
+use crate::lock::{NamedLocks, locked};
 use crate::{Error, ErrorKind, Result};
 
 /// What is wrong with collections, by name.
@@ -20,6 +20,8 @@ pub(super) struct Damaged {
     unopened: Mutex<BTreeMap<String, Unopened>>,
     /// Are open, and have files that are not what was written.
     files: Mutex<BTreeMap<String, Vec<String>>>,
+    /// Who tries to open one again, or takes it away: both wait for disks.
+    opening: NamedLocks,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +51,11 @@ impl Damaged {
 
     pub fn unopened_why(&self, name: &str) -> Option<String> {
         locked(&self.unopened).get(name).map(|unopened| unopened.why.clone())
+    }
+
+    /// What is wrong with a collection, if anything is known to be.
+    pub fn why(&self, name: &str) -> Option<String> {
+        self.unopened_why(name).or_else(|| self.in_files(name))
     }
 
     pub fn unopened(&self) -> Vec<String> {
@@ -152,17 +159,25 @@ impl Corpus {
     /// # Errors
     /// `Unavailable`, with what to do, where it is as it was.
     pub(super) async fn open_again(&self, name: &str) -> Result<Arc<Collection>> {
-        let mut collections = self.inner.collections.lock().await;
-        if let Some(table) = collections.get(name) {
-            return Ok(Arc::clone(table));
+        // Not the lock of all collections: a medium that hangs would keep everybody from theirs.
+        let _turn = self.inner.damaged.opening.lock(name).await;
+        if let Some(table) = self.served(name).await {
+            return Ok(table);
         }
         let unopened = locked(&self.inner.damaged.unopened).get(name).cloned();
         let Some(Unopened { why, may_change }) = unopened else { return Err(unknown(name)) };
         if !may_change {
             return Err(folders::damaged(name, &why));
         }
-        let (inner, path) = (&self.inner, folders::path_of(&self.inner.folder, name, Stage::Serving));
-        let found = blocking("looking at a table", move || Ok(path.exists().then(|| folders::state(&path))));
+        let (inner, at) = (&self.inner, |stage| folders::path_of(&self.inner.folder, name, stage));
+        let (path, newer) = (at(Stage::Serving), at(Stage::Built));
+        let found = blocking("looking at a table", move || {
+            // One that was embedded again, and took its place, has what was written since.
+            if newer.try_exists().map_err(|error| io_failed("look at a table", error))? {
+                return Ok(None);
+            }
+            Ok(path.exists().then(|| folders::state(&path)))
+        });
         match found.await? {
             Some(State::Whole) => {}
             Some(State::Damaged(why)) => return Err(folders::damaged(name, &why)),
@@ -174,7 +189,7 @@ impl Corpus {
             Ok(mut collection) => {
                 collection.embedder = (collection.embedding() == own).then(|| self.encoder().clone());
                 let table = Arc::new(collection);
-                collections.insert(name.to_owned(), Arc::clone(&table));
+                inner.collections.lock().await.insert(name.to_owned(), Arc::clone(&table));
                 inner.damaged.forget(name);
                 tracing::info!(collection = name, "a collection that was damaged can be read again");
                 Ok(table)
@@ -189,14 +204,20 @@ impl Corpus {
     /// Takes a collection out of the corpus that cannot be opened; whether there was one. Nobody can say what is in it, so that stored KV of
     /// its passages stays until it is evicted.
     pub(super) async fn delete_damaged(&self, name: &str) -> Result<bool> {
-        let collections = self.inner.collections.lock().await;
-        if collections.contains_key(name) || self.inner.damaged.unopened_why(name).is_none() {
+        let _turn = self.inner.damaged.opening.lock(name).await;
+        if self.served(name).await.is_some() || self.inner.damaged.unopened_why(name).is_none() {
             return Ok(false);
         }
         for stage in [Stage::Serving, Stage::Built, Stage::Building] {
             let (corpus, table) = (self.inner.folder.clone(), folders::path_of(&self.inner.folder, name, stage));
             blocking("taking a table out of the corpus", move || folders::discard(&corpus, &table)).await?;
         }
+        let (corpus, superseded) = (self.inner.folder.clone(), name.to_owned());
+        let forgetting = move || {
+            folders::forget_superseded(&corpus, &superseded);
+            Ok(())
+        };
+        blocking("removing what another table took the place of", forgetting).await?;
         self.inner.damaged.forget(name);
         tracing::warn!(
             collection = name,
@@ -229,12 +250,22 @@ struct Hearing<'a> {
     refused: &'a Mutex<Option<Error>>,
 }
 
-impl Departures for Hearing<'_> {
-    fn departing(&self, passages: Vec<PassageTokens>) -> Result<()> {
-        self.departures.departing(passages).map_err(|error| {
+impl Hearing<'_> {
+    fn heard(&self, noted: Result<()>) -> Result<()> {
+        noted.map_err(|error| {
             let same = Error::new(error.kind(), error.to_string());
             *locked(self.refused) = Some(error);
             same
         })
+    }
+}
+
+impl Departures for Hearing<'_> {
+    fn departing(&self, passages: Vec<PassageTokens>) -> Result<()> {
+        self.heard(self.departures.departing(passages))
+    }
+
+    fn leaving(&self, collection: &str) -> Result<()> {
+        self.heard(self.departures.leaving(collection))
     }
 }

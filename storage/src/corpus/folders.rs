@@ -63,7 +63,7 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Tables> {
         let table = file_name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
         let Some((name, stage)) = table.and_then(stage_of) else { continue };
         match (state(&entry.path()), stage) {
-            (State::Unfinished, _) => set_aside(folder, DELETED, &entry.path())?,
+            (State::Unfinished, _) => drop(set_aside(folder, DELETED, &entry.path())?),
             (State::Whole, Stage::Serving) => serving.push(name),
             (State::Whole, Stage::Building) => building.push(name),
             (State::Whole, Stage::Built) => built.push(name),
@@ -188,12 +188,14 @@ pub(super) fn path_of(folder: &Path, name: &str, stage: Stage) -> PathBuf {
 /// # Errors
 /// As the disk says of the rename: then the table is as it was.
 pub(super) fn discard(folder: &Path, table: &Path) -> Result<()> {
-    match set_aside(folder, DELETED, table) {
-        Ok(()) => {}
-        Err(error) if error.kind() == Io::NotFound => return Ok(()),
-        Err(error) => return Err(io_failed("take a table out of the corpus", error)),
-    }
-    if let Err(error) = clear(&folder.join(DELETED)) {
+    let failed = |error| io_failed("take a table out of the corpus", error);
+    let aside = match set_aside(folder, DELETED, table) {
+        Ok(aside) => aside,
+        Err(_) if !table.try_exists().map_err(failed)? => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    // Its own files alone: others delete at the same time.
+    if let Err(error) = clear(&aside) {
         tracing::warn!(%error, "files of a deleted collection are still there; the next start removes them");
     }
     Ok(())
@@ -215,8 +217,8 @@ pub(super) fn forget_superseded(folder: &Path, name: &str) {
     let _ = std::fs::remove_dir(&superseded);
 }
 
-/// Gives a table a name in one of the folders beside the tables, and waits for the disk.
-fn set_aside(folder: &Path, into: &str, table: &Path) -> std::io::Result<()> {
+/// Gives a table a name in one of the folders beside the tables, and waits for the disk; the name.
+fn set_aside(folder: &Path, into: &str, table: &Path) -> std::io::Result<PathBuf> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let into = folder.join(into);
     if !table.try_exists()? {
@@ -231,10 +233,11 @@ fn set_aside(folder: &Path, into: &str, table: &Path) -> std::io::Result<()> {
             break free;
         }
     };
-    rename(table, &free)
+    rename(table, &free)?;
+    Ok(free)
 }
 
-/// Removes what was deleted, and the folder where it was.
+/// Removes what was deleted: a table, or at a start the folder of all of them.
 fn clear(deleted: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(deleted) {
         Err(error) if error.kind() != Io::NotFound => Err(error),
@@ -342,10 +345,30 @@ mod tests {
         forget_superseded(folder.path(), "move");
         assert_eq!(within(SUPERSEDED), ["passages-moved.lance"]);
         forget_superseded(folder.path(), "moved");
-        assert!(!at(SUPERSEDED).exists() && !at(DELETED).exists());
+        assert!(!at(SUPERSEDED).exists());
+        let is_empty = || std::fs::read_dir(at(DELETED)).unwrap().next().is_none();
+        assert!(is_empty());
         discard(folder.path(), &at("passages-good.lance")).unwrap();
         discard(folder.path(), &at("passages-good.lance")).unwrap();
-        assert!(!at("passages-good.lance").exists());
+        assert!(!at("passages-good.lance").exists() && is_empty());
         assert_eq!(find(folder.path()).unwrap().whole, ["moved"]);
+    }
+
+    #[test]
+    fn tables_that_are_deleted_at_the_same_time_are_all_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = |thread: u32, number: u32| folder.path().join(format!("passages-{thread}-{number}.lance"));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    for number in 0..50 {
+                        let table = table(thread, number);
+                        std::fs::create_dir(&table).unwrap();
+                        discard(table.parent().unwrap(), &table).unwrap();
+                        assert!(!table.exists(), "{}", table.display());
+                    }
+                });
+            }
+        });
     }
 }

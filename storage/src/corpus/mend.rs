@@ -20,6 +20,11 @@ impl Broken {
     fn is_any(&self) -> bool {
         self.words.load(Ordering::Acquire) || self.vectors.load(Ordering::Acquire)
     }
+
+    fn forget(&self) {
+        self.words.store(false, Ordering::Release);
+        self.vectors.store(false, Ordering::Release);
+    }
 }
 
 impl Corpus {
@@ -29,12 +34,14 @@ impl Corpus {
         if !table.broken.is_any() {
             return table.broken.times_mended() > times_before;
         }
+        if times_before >= MOST_TIMES {
+            // It did not help: the next search that fails need not wait for the turn to hear so.
+            table.broken.forget();
+            return false;
+        }
         let Some(writer) = table.write().await else { return false };
         if table.broken.times_mended() > times_before {
             return true;
-        }
-        if times_before >= MOST_TIMES {
-            return false;
         }
         tracing::warn!(collection = table.name, "an index cannot be read; it is built anew from the rows");
         let built = caught("build its indexes", build(&writer)).await;

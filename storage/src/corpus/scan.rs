@@ -47,14 +47,16 @@ pub trait Departures: Send + Sync {
     ///
     /// # Errors
     /// Whatever keeps that from being noted.
-    fn leaving(&self, _: &str) -> Result<()> {
-        Ok(())
-    }
+    fn leaving(&self, collection: &str) -> Result<()>;
 }
 
 /// Nobody wants to know.
 impl Departures for () {
     fn departing(&self, _: Vec<PassageTokens>) -> Result<()> {
+        Ok(())
+    }
+
+    fn leaving(&self, _: &str) -> Result<()> {
         Ok(())
     }
 }
@@ -122,7 +124,7 @@ impl Corpus {
     /// is stored for it can be computed again, and it keeps nobody from deleting what is another's.
     ///
     /// # Errors
-    /// None so far.
+    /// None: what cannot be read is told in the log.
     pub async fn retain_absent(
         &self,
         is_meant: &(dyn Fn(&str) -> bool + Send + Sync),

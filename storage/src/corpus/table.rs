@@ -59,7 +59,7 @@ pub(super) struct Collection {
     pub(super) broken: Broken,
     /// Whether the vectors are indexed, once that was looked up.
     vectors_indexed: Mutex<Option<bool>>,
-    /// Changes of documents since it was opened: whoever saw as many knows what it holds.
+    /// Counts changes of documents since it was opened: whoever saw as many knows what it holds.
     commits: AtomicU64,
 }
 
@@ -189,7 +189,7 @@ impl Collection {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Changes of documents since it was opened.
+    /// A number that every change of documents raises.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Acquire)
     }
@@ -277,6 +277,22 @@ impl Drop for Collection {
     }
 }
 
+/// Counts a commit before it and after it, whatever becomes of it: who looked meanwhile does not know which of both it saw.
+struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn begin(commits: &'a AtomicU64) -> Self {
+        commits.fetch_add(1, Ordering::AcqRel);
+        Self(commits)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 impl Writer<'_> {
     /// What it may change.
     pub fn collection(&self) -> &Collection {
@@ -287,8 +303,7 @@ impl Writer<'_> {
     pub async fn put(&self, rows: &[schema::Row], replaced: &[String]) -> Result<()> {
         let Collection { table, schema, dimension, .. } = self.collection;
         let batch = schema::encode(rows, schema, *dimension)?;
-        // Before it, as one that fails may have been done.
-        self.collection.commits.fetch_add(1, Ordering::AcqRel);
+        let _counted = Counted::begin(&self.collection.commits);
         let failed = self.collection.failed("write to");
         if replaced.is_empty() {
             table.add(batch).execute().await.map_err(failed)?;
@@ -304,7 +319,7 @@ impl Writer<'_> {
 
     /// Takes out documents; how many passages went.
     pub async fn remove(&self, documents: &[String]) -> Result<usize> {
-        self.collection.commits.fetch_add(1, Ordering::AcqRel);
+        let _counted = Counted::begin(&self.collection.commits);
         let deleted = self.collection.table.delete(&any_of(documents)).await;
         let deleted = deleted.map_err(self.collection.failed("delete from"))?;
         self.sync().await?;

@@ -546,6 +546,10 @@ impl Departures for Noted {
         self.0.lock().unwrap().extend(passages);
         Ok(())
     }
+
+    fn leaving(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl Noted {
@@ -683,6 +687,10 @@ async fn what_cannot_be_noted_stays() {
     impl Departures for Unable {
         fn departing(&self, _: Vec<PassageTokens>) -> Result<()> {
             Err(Error::new(ErrorKind::Full, "no room for the journal"))
+        }
+
+        fn leaving(&self, _: &str) -> Result<()> {
+            Ok(())
         }
     }
     let folder = tempfile::tempdir().unwrap();

@@ -77,8 +77,8 @@ impl Corpus {
             };
             let (mut found, unlisted) = match table.compare(pace, &mut told).await {
                 Ok(found) => found,
-                // It was dropped meanwhile.
-                Err(_) if self.find(&table.name).await.is_err() => continue,
+                // It was dropped meanwhile, or another took its place.
+                Err(_) if self.served(&table.name).await.is_none_or(|now| !Arc::ptr_eq(&now, &table)) => continue,
                 Err(error) => return Err(error),
             };
             if go_on {

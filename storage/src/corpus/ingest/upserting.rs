@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use super::{
     Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes, ids, whole,
 };
-use crate::Result;
 use crate::corpus::course::{Course, Destination, Piece};
 use crate::corpus::table::{Collection, Writer};
 use crate::corpus::{Corpus, Departures, Document, Passage};
+use crate::{ErrorKind, Result};
 
 pub(super) struct Upserting<'a> {
     corpus: &'a Corpus,
@@ -80,12 +80,15 @@ impl<'a> Upserting<'a> {
         let Group { mut changes, passages } = group;
         let mut counts: Vec<usize> = passages.iter().map(Vec::len).collect();
         let mut rows = self.rows(&changes, passages);
+        let embedded_before = self.state.passages_embedded;
         loop {
+            self.state.passages_embedded = embedded_before;
             self.give_vectors(&changes, &counts, &mut rows).await?;
             let table = self.into.table.clone();
             let Some(writer) = table.write().await else {
                 let at = (self.corpus, self.collection);
-                match Destination::again(at, self.state, self.has_stored, self.course).await? {
+                let has_part = self.has_stored || self.report.documents_unchanged > 0;
+                match self.into.again(at, self.state, has_part, self.course).await? {
                     Some(into) => self.into = into,
                     None => return Ok(changes.first().map(|change| change.at)),
                 }
@@ -97,10 +100,14 @@ impl<'a> Upserting<'a> {
             };
             // Whoever removes the collection has it answer with an error before he takes this turn.
             self.course.asked(self.state)?;
-            if self.into.seen != Some(table.commits()) {
+            let is_alone = self.into.seen == Some(table.commits());
+            if !is_alone {
                 self.look_again(&table, &mut changes, &mut counts, &mut rows).await?;
             }
-            return self.write(&writer, changes, counts, rows).await;
+            let left = self.write(&writer, changes, counts, rows).await;
+            // Once others wrote, they may have written what later groups have: each of those looks again, too.
+            self.into.seen = is_alone.then(|| table.commits());
+            return left;
         }
     }
 
@@ -126,7 +133,11 @@ impl<'a> Upserting<'a> {
         let replaced = ids(changes, counts, |change, passages| change.replaces.is_some() && passages > 0);
         let known = match replaced.is_empty() {
             true => HashMap::new(),
-            false => table.vectors(&replaced).await?,
+            false => match table.vectors(&replaced).await {
+                // It was deleted, which whoever takes the turn to write hears of.
+                Err(error) if error.kind() == ErrorKind::NotFound => HashMap::new(),
+                known => known?,
+            },
         };
         for row in rows.iter_mut() {
             row.vector = known.get(&row.passage.id).cloned().unwrap_or_default();
@@ -202,7 +213,6 @@ impl<'a> Upserting<'a> {
             writer.put(&rows, &replaced).await?;
         }
         self.has_stored |= !rows.is_empty();
-        self.into.seen = Some(writer.collection().commits());
         Ok(left)
     }
 }

@@ -35,13 +35,64 @@ async fn a_removal_waits_for_no_embedding_and_what_is_embedded_then_is_stored() 
     assert_eq!(corpus.delete("c", "lamp", &()).await.unwrap(), 1);
     // It was to be left alone, and is not there any more; it came first, as far as anybody can tell.
     assert_eq!(corpus.delete("c", "mill", &()).await.unwrap(), 1);
-    corpus.delete_collection("c", &()).await.unwrap();
     assert!(!slow.is_finished());
     env.set_fail_point("corpus.embed", FailMode::Off, 1);
-    // Nothing of it was stored when the collection was deleted: it comes after that.
     assert_eq!(slow.await.unwrap().unwrap().documents_added, 1);
     let left = corpus.documents("c", 0, 10).await.unwrap();
     assert_eq!(left.into_iter().map(|document| document.id).collect::<Vec<_>>(), ["heron"]);
+}
+
+/// An upsert whose collection `c`, which has a lamp, is deleted, and where that is wanted made anew, while its first embeddings are made.
+async fn deleted_meanwhile(documents: Vec<Document>, is_made_anew: bool) -> (Result<UpsertReport>, Vec<String>) {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::system());
+    let corpus = open_in(folder.path(), &env).await;
+    upsert(&corpus, &texts(&["lamp"])).await;
+    env.set_fail_point("corpus.embed", FailMode::Hang, 1);
+    let slow = spawn_upsert(&corpus, documents);
+    until_hit(&env, "corpus.embed").await;
+    corpus.delete_collection("c", &()).await.unwrap();
+    if is_made_anew {
+        env.set_fail_point("corpus.embed", FailMode::Hang, 2);
+        upsert(&corpus, &texts(&["owl"])).await;
+    }
+    env.set_fail_point("corpus.embed", FailMode::Off, 1);
+    let ended = slow.await.unwrap();
+    let left = corpus.documents("c", 0, 10).await.unwrap_or_default();
+    (ended, left.into_iter().map(|document| document.id).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_upsert_with_no_part_in_a_deleted_collection_comes_after_it_and_another_is_told() {
+    let (ended, left) = deleted_meanwhile(texts(&["heron"]), false).await;
+    assert_eq!((ended.unwrap().documents_added, left), (1, vec!["heron".to_owned()]));
+    let (ended, left) = deleted_meanwhile(texts(&["heron"]), true).await;
+    assert_eq!((ended.unwrap().documents_added, left), (1, vec!["heron".to_owned(), "owl".to_owned()]));
+    // The lamp was to be left as it was.
+    for (is_made_anew, there) in [(false, vec![]), (true, vec!["owl".to_owned()])] {
+        let (ended, left) = deleted_meanwhile(texts(&["heron", "lamp"]), is_made_anew).await;
+        assert_eq!((ended.unwrap_err().kind(), left), (ErrorKind::NotFound, there));
+    }
+}
+
+/// The first group is committed after others wrote, and what they wrote is in the second one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_group_of_an_upsert_sees_what_others_stored_meanwhile() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::system());
+    let corpus = open_in(folder.path(), &env).await;
+    upsert(&corpus, &texts(&["lamp"])).await;
+    env.set_fail_point("corpus.embed", FailMode::Hang, 1);
+    let documents = (0..150).map(|n| document(&format!("d{n}"), &format!("Number {n}."))).collect();
+    let slow = spawn_upsert(&corpus, documents);
+    until_hit(&env, "corpus.embed").await;
+    env.set_fail_point("corpus.embed", FailMode::Hang, 2);
+    upsert(&corpus, &[document("d100", "Number 100."), document("d149", "Another number.")]).await;
+    env.set_fail_point("corpus.embed", FailMode::Off, 1);
+    let UpsertReport { documents_added, documents_replaced, documents_unchanged, .. } = slow.await.unwrap().unwrap();
+    assert_eq!((documents_added, documents_replaced, documents_unchanged), (148, 1, 1));
+    assert_eq!(corpus.collections().await.unwrap()[0].documents, 151);
+    for id in ["d100", "d149"] {
+        assert_eq!(corpus.document("c", id).await.unwrap().passages.len(), 1, "{id}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

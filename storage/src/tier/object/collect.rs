@@ -29,7 +29,7 @@ pub struct CollectOptions {
     /// The oldest leave until no more bytes are there, of all models together. `None`: the tier's capacity, if it has one.
     pub max_bytes: Option<u64>,
     /// What is younger never leaves: it may be a part of what another node is writing. Must be longer than a chain of entries takes to be
-    /// written. Ages are told by the bucket's clock, whatever this machine's says.
+    /// written. Ages are told by the bucket's clock, whatever this machine's says; in a dry run by this machine's.
     pub grace: Duration,
     /// Says what would leave, and deletes nothing.
     pub dry_run: bool,
@@ -125,7 +125,8 @@ impl ObjectTier {
             }
         }
         let found = self.find(&mut collected, &go_on)?;
-        let now_ms = self.bucket_now_ms()?;
+        // Who may only read a bucket may ask what would leave.
+        let now_ms = if options.dry_run { self.client.bucket.env.now_unix_ms() } else { self.bucket_now_ms()? };
         let capacity_bytes = Some(self.capacity_bytes).filter(|&bytes| bytes > 0);
         let options = CollectOptions { max_bytes: options.max_bytes.or(capacity_bytes), ..*options };
         let leaving = plan(&found, &options, now_ms);
