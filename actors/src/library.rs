@@ -34,6 +34,7 @@ use tokio::sync::OwnedRwLockWriteGuard;
 
 pub use self::naming::PassageName;
 use self::taking::Pieces;
+use self::vacuum::PutOff;
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingests::Ingests;
@@ -58,6 +59,8 @@ struct Inner {
     pieces: Pieces,
     /// One vacuum at a time.
     vacuuming: tokio::sync::Mutex<()>,
+    /// Vacuums that failed.
+    put_off: PutOff,
 }
 
 /// KV that left the store with its passages.
@@ -115,8 +118,8 @@ impl Departures for Change {
 
     fn leaving(&self, collection: &str) -> ragstone_storage::Result<()> {
         let (catalog, now) = (&self.library.0.catalog, self.library.0.store.env().now_unix_ms());
-        catalog.note_remains(&Holder::Collection(collection.to_owned()), now)?;
-        catalog.note_remains(&Holder::Kv, now)
+        // Its KV is noted where that leaves.
+        catalog.note_remains(&Holder::Collection(collection.to_owned()), now)
     }
 }
 
@@ -138,9 +141,9 @@ impl Library {
     /// Over an open corpus and store.
     pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, jobs: Jobs) -> Self {
         let ingests = Ingests::new(catalog.clone());
-        let (left_over, pieces, vacuuming) =
-            (Mutex::default(), Pieces::new(store.env()), tokio::sync::Mutex::default());
-        Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over, pieces, vacuuming }))
+        let (left_over, pieces, vacuuming, put_off) =
+            (Mutex::default(), Pieces::new(store.env()), tokio::sync::Mutex::default(), PutOff::default());
+        Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over, pieces, vacuuming, put_off }))
     }
 
     /// The journal of ingests.
@@ -150,6 +153,9 @@ impl Library {
 
     /// Finishes what the journal holds. Call it before anybody asks.
     pub(crate) async fn recover(&self) -> Result<()> {
+        if self.0.catalog.damage().is_some() {
+            self.note_all_remains().await?;
+        }
         let catalog = self.0.catalog.clone();
         let rows = blocking(move || catalog.removals()).await?;
         let is_passages =

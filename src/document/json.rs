@@ -117,7 +117,24 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
 fn document(value: Value, anchor: String) -> Result<Parsed, String> {
     let parsed = fields(value, anchor)?;
     check(&parsed)?;
+    check_beside(&parsed)?;
     Ok(parsed)
+}
+
+/// What is kept beside each of the document's passages. Of other files, whose metadata is not their author's wish, what is too much is
+/// left out.
+fn check_beside(parsed: &Parsed) -> Result<(), String> {
+    let named = [&parsed.title, &parsed.source].into_iter().flatten().map(String::len).sum::<usize>();
+    let metadata = serde_json::to_vec(&parsed.metadata).map_err(|error| error.to_string())?;
+    let (bytes, most) = (metadata.len() + named, most_beside(parsed.text.len()));
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(format!(
+        "the fields beside `text` come to {} KiB, and may have {} KiB beside a text of this length; leave some out",
+        bytes.div_ceil(1 << 10),
+        most >> 10
+    ))
 }
 
 fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
@@ -139,17 +156,6 @@ fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
         Some(_) => return Err("`metadata` must be an object".into()),
     };
     metadata.extend(object);
-    let named = [&title, &source].into_iter().flatten().map(String::len).sum::<usize>();
-    let bytes = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?.len() + named;
-    // It is kept beside each of the document's passages.
-    let most = most_beside(text.len());
-    if bytes > most {
-        return Err(format!(
-            "the fields beside `text` come to {} KiB, and may have {} KiB beside a text of this length; leave some out",
-            bytes.div_ceil(1 << 10),
-            most >> 10
-        ));
-    }
     Ok(Parsed { id, title, text, source, anchor: Some(anchor), metadata, ..Parsed::default() })
 }
 

@@ -172,12 +172,12 @@ fn an_array_is_one_document_an_element() {
 
 #[test]
 fn what_stands_beside_every_passage_is_bounded() {
-    let (name, long) = ("x".repeat(5000), "x".repeat(70_000));
+    let long = "x".repeat(70_000);
     assert!(
-        why("a.jsonl", format!("\n{{\"text\":\"a\",\"title\":\"{name}\"}}").as_bytes()).contains("line 2: `title`")
+        why("a.jsonl", format!("\n{{\"text\":\"a\",\"title\":\"{long}\"}}").as_bytes()).contains("line 2: `title`")
     );
     assert!(
-        why("a.json", format!("[{{\"text\":\"a\",\"source\":\"{name}\"}}]").as_bytes()).contains("element 0: `source`")
+        why("a.json", format!("[{{\"text\":\"a\",\"source\":\"{long}\"}}]").as_bytes()).contains("element 0: `source`")
     );
     assert!(why("a.jsonl", format!("{{\"text\":\"a\",\"more\":\"{long}\"}}").as_bytes()).contains("69 KiB"));
     // Found by the corpus, it would end the whole ingest.

@@ -76,7 +76,7 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     }
     let readers = answers.iter().map(|_| reader()).collect();
     let mut events = Events::new(answers, shape, asked.include_usage, readers, asked.response);
-    events.reader = Some(visitor);
+    events.reader = Some((visitor, state.env.random_u64()));
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
     state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
@@ -169,8 +169,8 @@ struct Events {
     /// Choices that have ended.
     finished: Vec<Finish>,
     ready: VecDeque<Bytes>,
-    /// Who reads it: a key that is revoked reads no further.
-    reader: Option<Visitor>,
+    /// Who reads it, as a key that is revoked reads no further; and the number of the fault that may break it off.
+    reader: Option<(Visitor, u64)>,
 }
 
 impl Events {
@@ -224,7 +224,7 @@ impl Events {
     /// Readies the next events; `None` behind the end.
     async fn advance(&mut self) -> Option<()> {
         let (index, next) = self.answers.next().await?;
-        let may_still = self.reader.as_ref().map_or(Ok(()), Visitor::check_still);
+        let may_still = self.reader.as_ref().map_or(Ok(()), |(reader, _)| reader.check_still());
         match may_still.and(next) {
             Ok(Event::Token(token)) => {
                 self.say(index, Some(&token.text), Some(&token));
@@ -234,6 +234,10 @@ impl Events {
             Err(error) => {
                 tracing::warn!(id = self.shape.id(), %error, "an answer broke off");
                 self.answers.clear();
+                let error = match &self.reader {
+                    Some((reader, fault)) => reader.told(error, *fault),
+                    None => error,
+                };
                 let last = match &mut self.response {
                     Some(response) => named_event(&response.fail(&error)),
                     None => event(&body(&error)),

@@ -30,6 +30,10 @@ const LEAST_BYTES_A_SECOND: usize = 64 << 10;
 const PLACE_BYTES: usize = 1 << 10;
 /// What a value of JSON takes besides its text, once it is read: a number of one digit as much as any.
 const VALUE_BYTES: usize = size_of::<serde_json::Value>();
+/// What an array or object has room for as soon as it has one value.
+const FIRST_VALUES: usize = 4;
+/// No deeper does serde_json read.
+const MOST_DEPTH: usize = 128;
 
 /// The bounds on all bodies of a service.
 #[derive(Debug)]
@@ -109,16 +113,23 @@ impl Bodies {
     }
 }
 
-/// What a body takes in memory once it is read as JSON, at the most.
+/// About what a body takes in memory once it is read as JSON: an array or object has room for four values at once, and grows by doubling.
 fn parsed_bytes(body: &[u8]) -> usize {
-    let (mut values, mut in_string, mut is_escaped) = (0_usize, false, false);
+    let (mut values, mut depth, mut in_string, mut is_escaped) = (0_usize, 0_usize, false, false);
     for byte in body {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = in_string,
             b'"' => in_string = !in_string,
-            b',' | b':' | b'[' | b'{' if !in_string => values += 1,
+            _ if in_string => {}
+            b',' | b':' => values += 1,
+            b'[' | b'{' => (values, depth) = (values + FIRST_VALUES, depth + 1),
+            b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
+        }
+        if depth > MOST_DEPTH {
+            // It is refused there.
+            break;
         }
     }
     body.len() + values.saturating_mul(VALUE_BYTES)
@@ -259,11 +270,16 @@ mod tests {
     #[test]
     fn what_a_body_becomes_is_known_before_it_is_read() {
         assert_eq!(parsed_bytes(b"\"text\""), 6);
-        assert_eq!(parsed_bytes(br#"["a, b: [\\\", {", 0]"#), 20 + 2 * VALUE_BYTES);
-        assert_eq!(parsed_bytes(br#"{"a":[0,0,0]}"#), 13 + 5 * VALUE_BYTES);
+        assert_eq!(parsed_bytes(br#"["a, b: [\\\", {", 0]"#), 21 + 5 * VALUE_BYTES);
+        assert_eq!(parsed_bytes(br#"{"a":[0,0,0]}"#), 13 + 11 * VALUE_BYTES);
+        let nested = |count: usize| format!("[[0]{}]", ",[0]".repeat(count - 1));
+        let read: Vec<Vec<serde_json::Value>> = serde_json::from_str(&nested(1000)).unwrap();
+        let inner: usize = read.iter().map(|inner| inner.capacity() * size_of::<serde_json::Value>()).sum();
+        assert!(parsed_bytes(nested(1000).as_bytes()) >= inner + 1000 * size_of::<serde_json::Value>());
+        let deep = "[".repeat(100_000);
+        assert!(serde_json::from_str::<serde_json::Value>(&deep).is_err());
+        assert!(parsed_bytes(deep.as_bytes()) < deep.len() + 1000 * VALUE_BYTES);
         let zeros = format!("[0{}]", ",0".repeat(99_999));
-        let read: Vec<serde_json::Value> = serde_json::from_str(&zeros).unwrap();
-        assert!(parsed_bytes(zeros.as_bytes()) >= read.len() * size_of::<serde_json::Value>());
         let bodies = Bodies::new(&Surface { body_bytes: 1 << 16, bodies_bytes: 1 << 20, ..Surface::default() });
         assert_eq!(bodies.check_parsed(parsed_bytes(zeros.as_bytes())).unwrap_err().kind(), ErrorKind::TooLarge);
         // What is not refused for ever has a place where nobody else has one.

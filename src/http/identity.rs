@@ -13,6 +13,7 @@ use ragstone_storage::corpus::{full_name, shown_name};
 use crate::api::permissions::{Rank, wanted};
 use crate::config::KeyMode;
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::error::Refusal;
 use crate::http::state::{Audience, State};
 
 /// Who sent a request.
@@ -127,6 +128,11 @@ impl Visitor {
             Self::Key(key) if key.record.role < Role::Admin => Some(key),
             _ => None,
         }
+    }
+
+    /// An error as it may be told to this one, in a stream that has begun; a fault is `number`'s in the log.
+    pub fn told(&self, error: Error, number: u64) -> Error {
+        if self.bound().is_some() { Refusal(error).to_tenant(number).0 } else { error }
     }
 
     /// Who it is, as far as fairness goes; `None`: whoever comes from its address.

@@ -1,7 +1,7 @@
 //! KV of passages that left the corpus, on its way out of the tiers. Every change takes its own along; what a tier keeps that does not
 //! answer is tried again beside others' changes, which neither wait for it nor hear of it.
 
-use ragstone_storage::catalog::{Leaving, Reach};
+use ragstone_storage::catalog::{Holder, Leaving, Reach};
 use ragstone_storage::lock::locked;
 
 use super::{Change, Library, Withdrawn};
@@ -70,6 +70,8 @@ impl Library {
         let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());
         blocking(move || {
             store.flush()?;
+            // Behind the removal, so that no vacuum takes the note for done before; a kill in between has the journal's rows settled again.
+            catalog.note_remains(&Holder::Kv, store.env().now_unix_ms())?;
             store.env().fail_point("removal.left_store")?;
             catalog.finish_removals(&rows)
         })

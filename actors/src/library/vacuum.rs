@@ -7,19 +7,23 @@
 //! ```
 //! What a bucket keeps that did not answer is tried again meanwhile.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ragstone_storage::catalog::{Holder, Remains};
+use ragstone_storage::lock::locked;
 use tokio::runtime::Handle;
 
 use super::Library;
 use crate::blocking::blocking;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::JobKind;
 
 /// How often it is looked whether something is due, at the least.
 const LOOK: Duration = Duration::from_secs(60);
+/// After a vacuum that failed; the first such pause is [`LOOK`], and each is twice the one before.
+const MOST_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Whether deleted text has to leave the files now, so that it has left them `within` that time. One that is noted for a time to come, as a
 /// clock was set back, has waited long enough.
@@ -28,7 +32,43 @@ fn is_due(since_unix_ms: u64, now_unix_ms: u64, within: Duration) -> bool {
     now_unix_ms.checked_sub(since_unix_ms).is_none_or(|age_ms| age_ms >= within_ms / 2)
 }
 
+/// Vacuums that failed: how often in a row, and before when each is not tried again, in milliseconds since 1970. Each costs as much as one
+/// that succeeds.
+#[derive(Default)]
+pub(super) struct PutOff(Mutex<BTreeMap<Holder, (u32, u64)>>);
+
+impl PutOff {
+    fn ended(&self, holder: &Holder, has_failed: bool, now_unix_ms: u64) {
+        let mut all = locked(&self.0);
+        if !has_failed {
+            all.remove(holder);
+            return;
+        }
+        let (failed, until) = all.entry(holder.clone()).or_default();
+        let pause = LOOK.saturating_mul(1 << (*failed).min(16)).min(MOST_PAUSE);
+        *failed += 1;
+        *until = now_unix_ms.saturating_add(pause.as_millis() as u64);
+    }
+
+    fn is_put_off(&self, holder: &Holder, now_unix_ms: u64) -> bool {
+        // Not for longer than that, whatever became of the clock.
+        let most = now_unix_ms.saturating_add(MOST_PAUSE.as_millis() as u64);
+        locked(&self.0).get(holder).is_some_and(|(_, until)| (now_unix_ms + 1..=most).contains(until))
+    }
+}
+
 impl Library {
+    /// Notes that everything may hold deleted text: the notes were lost with the catalog.
+    pub(super) async fn note_all_remains(&self) -> Result<()> {
+        let (names, catalog, now) =
+            (self.0.corpus.names().await, self.0.catalog.clone(), self.0.store.env().now_unix_ms());
+        blocking(move || {
+            let all = names.into_iter().map(Holder::Collection).chain([Holder::Kv]);
+            all.into_iter().try_for_each(|holder| catalog.note_remains(&holder, now))
+        })
+        .await
+    }
+
     /// Looks now and then what is to leave the files, or a bucket that did not answer, until the program closes or the service stops.
     pub(crate) fn start_vacuum(&self, within: Duration, runtime: &Handle) {
         let (me, stopping) = (Arc::downgrade(&self.0), self.0.jobs.stopping().clone());
@@ -51,12 +91,8 @@ impl Library {
     pub async fn tidy(&self, within: Duration) -> Result<()> {
         let (store, catalog) = (self.0.store.clone(), self.0.catalog.clone());
         let now_ms = store.env().now_unix_ms();
-        let (is_kept, due) = blocking(move || {
-            let mut due = catalog.remains()?;
-            due.retain(|row| is_due(row.since_unix_ms, now_ms, within));
-            Ok((store.has_object_removals()?, due))
-        })
-        .await?;
+        let (is_kept, mut due) = blocking(move || Ok((store.has_object_removals()?, catalog.remains()?))).await?;
+        due.retain(|row| is_due(row.since_unix_ms, now_ms, within) && !self.0.put_off.is_put_off(&row.holder, now_ms));
         if !self.has_left_over() && !is_kept && due.is_empty() {
             return Ok(());
         }
@@ -104,11 +140,17 @@ impl Library {
         let catalog = self.0.catalog.clone();
         let mut failed = None;
         for row in blocking(move || catalog.remains()).await? {
-            if holders.contains(&row.holder)
-                && let Err(error) = self.vacuum_one(row).await
-            {
-                failed = failed.or(Some(error));
+            if !holders.contains(&row.holder) {
+                continue;
             }
+            if self.0.jobs.stopping().is_cancelled() {
+                let message = "the service stops; deleted text leaves the files after the next start";
+                return Err(Error::new(ErrorKind::Cancelled, message));
+            }
+            let holder = row.holder.clone();
+            let vacuumed = self.vacuum_one(row).await;
+            self.0.put_off.ended(&holder, vacuumed.is_err(), self.0.store.env().now_unix_ms());
+            failed = failed.or(vacuumed.err());
         }
         failed.map_or(Ok(()), Err)
     }
@@ -142,5 +184,19 @@ mod tests {
         assert!(!is_due(1000, 1000, hour) && !is_due(1000, 1000 + half_ms - 1, hour));
         assert!(is_due(1000, 1000 + half_ms, hour) && is_due(1000, 999, hour));
         assert!(is_due(5, 5, Duration::ZERO));
+    }
+
+    #[test]
+    fn what_fails_again_and_again_is_tried_ever_later_and_what_succeeds_is_forgotten() {
+        let (put_off, holder, minute) = (PutOff::default(), Holder::Collection("c".into()), 60_000);
+        put_off.ended(&holder, true, 0);
+        assert!(put_off.is_put_off(&holder, minute - 1) && !put_off.is_put_off(&holder, minute));
+        assert!(!put_off.is_put_off(&Holder::Kv, 0));
+        put_off.ended(&holder, true, minute);
+        assert!(put_off.is_put_off(&holder, 3 * minute - 1) && !put_off.is_put_off(&holder, 3 * minute));
+        (0..100).for_each(|_| put_off.ended(&holder, true, 0));
+        assert!(put_off.is_put_off(&holder, 60 * minute - 1) && !put_off.is_put_off(&holder, 60 * minute));
+        put_off.ended(&holder, false, 0);
+        assert!(!put_off.is_put_off(&holder, 0));
     }
 }

@@ -94,7 +94,8 @@ impl Pipeline {
             let is_usable = passage.token_ids.len() <= most_tokens && passage.title.len() <= MOST_TITLE_BYTES;
             if !is_usable {
                 let (tokens, title_bytes) = (passage.token_ids.len(), passage.title.len());
-                tracing::warn!(
+                // Every question that finds it comes by here, more than once.
+                tracing::debug!(
                     document = passage.document_id,
                     tokens,
                     title_bytes,

@@ -57,22 +57,25 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: In
             "there is no object tier: `ttl_s` and `max_bytes` bound a bucket; the disk is bounded by disk_bytes";
         return Err(Error::invalid_input(message).into());
     }
-    let place = state.place(&request, Work::Upkeep).await?;
-    if !dry_run {
+    let collecting = async move {
         let library = ragstone.library().clone();
-        state.on_runtime(async move { library.vacuum_all().await }).await??;
-    }
-    let collected = blocking(move || {
-        let _place = place;
-        let store = ragstone.store();
-        let status = store.status();
-        let garbage = status.disk_file_bytes.saturating_sub(status.disk.bytes);
-        let freed = if dry_run { garbage } else { store.compact_disk()? };
-        let options = CollectOptions { ttl, max_bytes, dry_run, ..CollectOptions::default() };
-        let object = ragstone.object().map(|object| object.collect(&options)).transpose()?;
-        Ok(CollectedGarbage { disk_freed_bytes: freed, object, dry_run })
-    });
-    Ok(HttpResponse::Ok().json(collected.await?))
+        let collected = blocking(move || {
+            let store = ragstone.store();
+            let status = store.status();
+            let garbage = status.disk_file_bytes.saturating_sub(status.disk.bytes);
+            let freed = if dry_run { garbage } else { store.compact_disk()? };
+            let options = CollectOptions { ttl, max_bytes, dry_run, ..CollectOptions::default() };
+            let object = ragstone.object().map(|object| object.collect(&options)).transpose()?;
+            Ok(CollectedGarbage { disk_freed_bytes: freed, object, dry_run })
+        });
+        let collected = collected.await?;
+        if !dry_run {
+            // Behind it: what it has rewritten need not be rewritten again.
+            library.vacuum_all().await?;
+        }
+        Ok::<_, Error>(collected)
+    };
+    Ok(HttpResponse::Ok().json(state.run(&request, Work::Upkeep, collecting).await??))
 }
 
 /// Runs `work` on a thread that may wait, and sends `{"progress": {"done", "total"}}` now and then and `{"finished": …}` in

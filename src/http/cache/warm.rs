@@ -73,14 +73,18 @@ pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm
         // Nobody else will.
         warmer.resume(Some(job.id)).await?;
     }
-    let begun = BegunWarmUp::of(job.clone(), Visitor::of(request)?.bound().is_none());
+    let (visitor, fault) = (Visitor::of(request)?, state.env.random_u64());
+    let begun = BegunWarmUp::of(job.clone(), visitor.bound().is_none());
     let begun = futures::stream::once(futures::future::ready(event(&WarmUpEvent::Begun(begun))));
     let told = |done| match done {
         WarmEvent::Progress(progress) => WarmUpEvent::Progress(progress),
         WarmEvent::Finished(progress) => WarmUpEvent::Finished(progress),
     };
     let events = warmer.run(job);
-    let events = events.map(move |done| done.map_or_else(|error| event(&body(&error)), |done| event(&told(done))));
+    let events = events.map(move |done| match done {
+        Ok(done) => event(&told(done)),
+        Err(error) => event(&body(&visitor.told(error, fault))),
+    });
     let events = begun.chain(events).map(Ok::<_, std::convert::Infallible>);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }
