@@ -136,13 +136,13 @@ class Hostile:
     async def programs(self):
         """Prompts of many elements."""
         await self.send("POST", "/v1/chat/completions", {
-            "messages": [{"role": "user", "content": '<prompt schema="a">' + "<b/>" * 90_000 + "</prompt>"}], "max_tokens": 4,
+            "messages": [{"role": "user", "content": '<prompt schema="a">' + "<b/>" * 19_000 + "</prompt>"}], "max_tokens": 4,
             "ragstone": {"pml": {"schema": '<schema name="a"><module name="b">A boat.</module></schema>'}},
         })
 
     async def grammars(self):
         """Formats that take long to compile."""
-        names = [f"p{n}" for n in range(4000)]
+        names = [f"p{n}" for n in range(450)]
         schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
         await self.send("POST", "/v1/chat/completions", {
             "messages": [{"role": "user", "content": "?"}], "max_tokens": 4,
@@ -215,6 +215,8 @@ async def judge(service, data, arguments):
         )
         process.start()
         attacked = await Tenants(service, honest).run(arguments.seconds)
+        if not process.is_alive():
+            failures.append(f"{kind}: the hostile clients ended before their time")
         process.terminate()
         process.join()
         ratios = {name: p(attacked.times[name], 0.99) / p(quiet.times[name], 0.99) for name in OPERATIONS if attacked.times[name] and quiet.times[name]}

@@ -53,7 +53,7 @@ pub const SURFACE: &[Definition] = &[
     )
     .by_default("none"),
     setting("body_bytes", "Most bytes in one request's body.").at_least(1024).under("Bounds on requests, connections and files"),
-    setting("bodies_bytes", "Most bytes of all bodies in memory together."),
+    setting("bodies_bytes", "Most bytes of all bodies, as what they become once they are read, and of long answers that are not read yet; callers share it."),
     setting("body_timeout_s", "Seconds that a client may take to send a body; each 64 KiB has a second more.").within(1, 3600),
     setting("max_connections", "Connections that may be open at once.").within(2, 1 << 20),
     setting("write_timeout_s", "Seconds that a client may leave an answer unread.").within(1, 3600),

@@ -129,6 +129,10 @@ async fn a_cut_data_file_is_shown_and_the_collection_can_be_deleted() {
 async fn a_damaged_catalog_loses_no_key_and_no_schema() {
     let folder = filled().await;
     folder.run(&["keys", "add", "reader", "--role", "read"]).succeeded();
+    let service = folder.serve(&[]).await;
+    let schema = json!({ "schema": "<schema name=\"codex\">Nine boats lay in the harbour.</schema>" });
+    service.ask("/v1/pml/schemas", &schema).await;
+    service.stop();
     let path = folder.data().join("catalog/db");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[8] ^= 0x55;
@@ -142,6 +146,8 @@ async fn a_damaged_catalog_loses_no_key_and_no_schema() {
     let service = folder.serve(&[]).await;
     let (_, status) = service.get("/v1/cache/status").await;
     assert_eq!(status["damage"][0]["what"], "catalog", "{status}");
+    let (_, schemas) = service.get("/v1/pml/schemas").await;
+    assert_eq!(schemas["data"][0]["name"], "codex", "{schemas}");
     assert!(doctor(&folder).1.contains("second copy"), "{}", doctor(&folder).1);
     service.stop();
     assert_eq!(folder.json(&["keys", "list", "--json"])[0]["name"], "reader");

@@ -97,7 +97,8 @@ async fn great_bodies_share_a_budget_that_small_ones_do_not_need() {
     .await;
 }
 
-/// Bodies of one caller that do not come to their end leave room for those of another.
+/// Bodies of one caller that do not come to their end leave room for those of another. On Linux every address that begins with 127 is there.
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn bodies_of_one_caller_leave_room_for_anothers() {
     let folder = Folder::new();

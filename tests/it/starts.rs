@@ -37,7 +37,7 @@ fn compiled(folder: &Folder) -> Option<PathBuf> {
     }
 }
 
-/// A command that opens everything; whether it succeeded, `None` where it hung or was killed.
+/// A command that opens everything; whether it succeeded, `None` where it hung.
 fn start(folder: &Folder, library: &Path, variables: &[(&str, String)]) -> Option<bool> {
     let mut command = folder.ragstone(&["collections", "list", "--json"]);
     command.env("LD_PRELOAD", library).env("FAIL_BELOW", folder.data()).envs(variables.iter().cloned());
@@ -45,7 +45,8 @@ fn start(folder: &Folder, library: &Path, variables: &[(&str, String)]) -> Optio
     let begun = Stopwatch::start();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
-            return status.code().map(|code| code == 0);
+            assert!(status.code().is_some(), "it ended by a signal: {status}");
+            return Some(status.success());
         }
         if begun.elapsed() > PATIENCE {
             child.kill().unwrap();

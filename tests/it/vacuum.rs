@@ -104,6 +104,19 @@ async fn deleted_text_is_in_no_byte_of_folder_and_bucket() {
     }
     assert_eq!(cited(&service, "world", "What of the mill?", "").await.len(), 1);
     assert!(!holding(&everywhere, b"alderbrook").is_empty());
+
+    // A collection as a whole, with the KV of what was asked about it.
+    settle(&service).await;
+    let entries = list(&folder, &["--collection", "world"]);
+    let keys: Vec<Vec<u8>> = entries.iter().filter_map(|entry| hex_bytes(entry["key"].as_str()?)).collect();
+    assert!(!keys.is_empty() && keys.iter().all(|key| !kv(key).is_empty()));
+    assert_eq!(service.stop(), 0);
+    let _service = serve("vacuum_within_s=1000000").await;
+    folder.run(&["collections", "delete", "world", "--now", "--yes"]).succeeded();
+    assert_eq!(holding(&everywhere, b"alderbrook"), [""; 0]);
+    for key in &keys {
+        assert_eq!(kv(key), [""; 0]);
+    }
 }
 
 fn hex_bytes(text: &str) -> Option<Vec<u8>> {

@@ -238,7 +238,6 @@ impl Corpus {
         while !rest.is_empty() {
             let (batch, behind) = rest.split_at_mut(together(rest));
             let turn = course.turn(Piece::Embed).await;
-            self.inner.options.env.fail_point("corpus.embed")?;
             let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
             for (row, vector) in batch.iter_mut().zip(self.embed_passages(embedder, texts).await?) {
                 row.vector = vector;
@@ -262,8 +261,12 @@ impl Corpus {
 
     /// Vectors of passages, by the blocking threads.
     async fn embed_passages(&self, embedder: &Arc<dyn PassageEncoder>, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        let (count, encoder) = (texts.len(), Arc::clone(embedder));
-        let vectors = super::blocking("embedding", move || encoder.embed_passages(&texts)).await?;
+        let (count, encoder, env) = (texts.len(), Arc::clone(embedder), self.inner.options.env.clone());
+        let vectors = super::blocking("embedding", move || {
+            env.fail_point("corpus.embed")?;
+            encoder.embed_passages(&texts)
+        });
+        let vectors = vectors.await?;
         self.texts_embedded().fetch_add(count as u64, Ordering::Relaxed);
         if vectors.len() != count {
             let message = format!("the embedding model gave {} vectors for {count} texts", vectors.len());
