@@ -355,6 +355,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the threads end with the test")]
     fn tables_that_are_deleted_at_the_same_time_are_all_gone() {
         let folder = tempfile::tempdir().unwrap();
         let table = |thread: u32, number: u32| folder.path().join(format!("passages-{thread}-{number}.lance"));
