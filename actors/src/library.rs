@@ -158,6 +158,7 @@ impl Library {
         }
         let catalog = self.0.catalog.clone();
         let rows = blocking(move || catalog.removals()).await?;
+        self.miss_collections(&rows).await?;
         let is_passages =
             |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOfEach { .. });
         let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
@@ -180,6 +181,22 @@ impl Library {
             failed = failed.or(self.remove_objects_again().await.err());
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Tells of collections that were here and are not, but for those that were being removed; notes those that are.
+    async fn miss_collections(&self, rows: &[RemovalRow]) -> Result<()> {
+        let removed = |name: &str| {
+            rows.iter().any(|row| matches!(&row.removal, Removal::Collection { collection, .. } if collection == name))
+        };
+        let (names, catalog) = (self.0.corpus.names().await, self.0.catalog.clone());
+        let noting = move || {
+            let noted = catalog.noted_collections()?;
+            names.iter().try_for_each(|name| catalog.note_collection(name))?;
+            Ok(noted.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>())
+        };
+        let missing = blocking(noting).await?;
+        missing.iter().filter(|name| !removed(name)).for_each(|name| self.0.corpus.miss(name));
+        Ok(())
     }
 
     /// Removes a document and its KV. Goes on if the caller goes away.
@@ -249,7 +266,7 @@ impl Library {
         (collection, document): (&str, Option<&str>),
         change: &Change,
     ) -> Result<Removed> {
-        let Inner { corpus, ingests, store, .. } = &*self.0;
+        let Inner { corpus, catalog, ingests, store, .. } = &*self.0;
         // What is not there takes nobody's ingest along.
         if let Some(document) = document
             && !corpus.has_document(collection, document).await?
@@ -257,6 +274,11 @@ impl Library {
             return Ok(Removed::default());
         }
         let jobs_cancelled = ingests.forget(collection, row).await?;
+        if document.is_none() {
+            // From here on the row of the journal stands for it.
+            let (catalog, name) = (catalog.clone(), collection.to_owned());
+            blocking(move || catalog.forget_collection(&name)).await?;
+        }
         let removed = match (store.env().fail_point("removal.forgot_ingests"), document) {
             (Err(error), _) => Err(error),
             (Ok(()), Some(document)) => corpus.delete(collection, document, change).await,

@@ -5,6 +5,7 @@
 
 mod api_keys;
 mod calibration;
+mod collections;
 mod costs;
 mod embedders;
 mod ingests;

@@ -106,6 +106,33 @@ async fn a_collection_that_cannot_be_opened_is_kept_and_nobody_elses_matter() {
     }
 }
 
+/// As after a restore that left something out.
+#[tokio::test]
+async fn a_collection_whose_folder_is_gone_is_missed() {
+    let folder = filled().await;
+    let aside = folder.path().join("aside");
+    std::fs::rename(table(&folder), &aside).unwrap();
+    let service = folder.serve(&[]).await;
+    assert_told_and_alone(&folder, &service, "no folder").await;
+    std::fs::rename(&aside, table(&folder)).unwrap();
+    assert_eq!(search(&service, "mine").await.0, 200, "put back while the service runs");
+    service.stop();
+    std::fs::remove_dir_all(folder.data().join("corpus")).unwrap();
+    let service = folder.serve(&[]).await;
+    for name in ["mine", "other"] {
+        assert!(row(&service, name).await["damaged"].as_str().unwrap().contains("gone"));
+        folder.run(&["collections", "delete", name, "--yes"]).succeeded();
+    }
+    service.add("mine", &WORLD[..2]).await;
+    service.stop();
+    let service = folder.serve(&[]).await;
+    let (_, list) = service.get("/v1/collections").await;
+    assert_eq!(list["data"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(row(&service, "mine").await["damaged"], Value::Null);
+    service.stop();
+    assert!(doctor(&folder).0);
+}
+
 #[tokio::test]
 async fn a_cut_data_file_is_shown_and_the_collection_can_be_deleted() {
     let folder = filled().await;

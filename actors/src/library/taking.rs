@@ -5,6 +5,7 @@ use ragstone_storage::corpus::{Course, Document, Going, Piece, Taken, UpsertProg
 use ragstone_storage::env::Env;
 
 use super::{Library, Removed, Withdrawn};
+use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingests::{self, Begun};
@@ -109,12 +110,25 @@ impl Library {
         let change = self.0.jobs.run(JobKind::Change, async move {
             let change = library.change(reach)?;
             let course = OnItsWay { library: library.clone(), caller, asked };
-            let taken = library.0.corpus.upsert_while(&collection, documents, &change, &course).await?;
+            let taken = library.0.corpus.upsert_while(&collection, documents, &change, &course).await;
+            // Also where it failed half way: there may be a collection now.
+            library.note_collection(&collection).await?;
+            let taken = taken?;
             library.0.store.env().fail_point("removal.left_corpus")?;
             // The documents are stored, whatever becomes of the KV of older ones.
             Ok((taken, change.finish_or_leave().await))
         });
         change.await
+    }
+
+    /// Notes that a collection is there, if it is. Not while somebody removes it.
+    async fn note_collection(&self, collection: &str) -> Result<()> {
+        let _gate = self.0.ingests.at_the_gate(collection).await;
+        if !self.0.corpus.names().await.iter().any(|name| name == collection) {
+            return Ok(());
+        }
+        let (catalog, name) = (self.0.catalog.clone(), collection.to_owned());
+        blocking(move || catalog.note_collection(&name)).await
     }
 
     /// Removes a document whose file is gone, as an ingest was asked to. No ingest brings it back, so that none is forgotten; and whoever

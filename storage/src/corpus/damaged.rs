@@ -144,6 +144,11 @@ impl Corpus {
         Ok(infos)
     }
 
+    /// Tells of a collection that was here and has no folder any more. Put back, it is found when somebody asks for it.
+    pub fn miss(&self, name: &str) {
+        self.inner.damaged.add(name, "its folder is gone".to_owned(), true);
+    }
+
     /// What is known to be damaged. Memory only.
     pub fn damages(&self) -> Vec<Damage> {
         let damage = |(name, found): (String, String)| Damage {

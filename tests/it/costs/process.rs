@@ -23,14 +23,28 @@ impl Costs {
         Self { pid, resident: status(pid, "VmRSS:"), ticks: ticks(pid) }
     }
 
-    /// Bytes beyond what it had, at the peak.
-    pub fn memory(&self) -> u64 {
-        status(self.pid, "VmHWM:").saturating_sub(self.resident)
+    /// What it took until now.
+    pub fn end(self) -> Cost {
+        Cost {
+            memory: status(self.pid, "VmHWM:").saturating_sub(self.resident),
+            seconds: (ticks(self.pid) - self.ticks) as f64 / TICKS_A_SECOND,
+        }
     }
+}
 
-    /// Seconds of processor time.
-    pub fn seconds(&self) -> f64 {
-        (ticks(self.pid) - self.ticks) as f64 / TICKS_A_SECOND
+/// What something took.
+#[derive(Clone, Copy, Default)]
+pub struct Cost {
+    /// Bytes beyond what the process had, at the peak.
+    pub memory: u64,
+    /// Of processor time.
+    pub seconds: f64,
+}
+
+impl Cost {
+    /// The greater of each.
+    pub fn or(self, other: Self) -> Self {
+        Self { memory: self.memory.max(other.memory), seconds: self.seconds.max(other.seconds) }
     }
 }
 
@@ -65,11 +79,10 @@ struct Worst {
 
 impl Table {
     /// Short requests count as if they were a little longer: each has its constant part.
-    pub fn note(&mut self, route: &str, how: &str, status: u16, bytes: u64, costs: &Costs) {
+    pub fn note(&mut self, route: &str, how: &str, status: u16, bytes: u64, cost: Cost) {
         let bytes = bytes.max(LEAST_BYTES);
         let worst = self.0.entry(route.to_owned()).or_default();
-        let (seconds, memory) =
-            (costs.seconds() / bytes as f64 * f64::from(1 << 20), costs.memory() as f64 / bytes as f64);
+        let (seconds, memory) = (cost.seconds / bytes as f64 * f64::from(1 << 20), cost.memory as f64 / bytes as f64);
         worst.requests += 1;
         if seconds >= worst.seconds_per_mib {
             (worst.seconds_per_mib, worst.slowest) = (seconds, format!("{how} ({status})"));

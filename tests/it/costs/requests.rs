@@ -4,11 +4,14 @@ use serde_json::{Value, json};
 
 use super::multiplied::variants;
 
-/// A body, what was done to it, and of which path it is.
-pub struct Body {
+/// A request, and what was done to its body.
+pub struct Request {
+    pub method: &'static str,
+    /// As the service's description has it.
+    pub route: String,
+    pub path: String,
     pub text: String,
     pub how: String,
-    pub route: String,
 }
 
 /// Paths whose work follows from the store and not from the request, or whose body is a few names of the owner's.
@@ -46,14 +49,34 @@ const CHAT: &str = "/v1/chat/completions";
 const DOCUMENTS: &str = "/v1/collections/{collection}/documents";
 const FILES: &str = "/v1/collections/{collection}/files/{file}";
 
-/// All of them: method, path, body.
-pub fn all(bytes: usize) -> Vec<(&'static str, String, Body)> {
+/// The plain ones.
+pub fn plain() -> Vec<Request> {
+    let plain = |Valid { route, path, body }| {
+        let path = path.unwrap_or_else(|| route.clone());
+        Request { method: "POST", route, path, text: body.to_string(), how: "plain".into() }
+    };
+    let mut requests: Vec<Request> = valid().into_iter().map(plain).collect();
+    requests.push(upload("plain.txt", "A lantern.".into()));
+    requests
+}
+
+fn upload(name: &str, text: String) -> Request {
+    let path = format!("/v1/collections/f/files/{name}");
+    Request { method: "PUT", route: FILES.into(), path, text, how: name.into() }
+}
+
+/// All that are multiplied, to about `bytes` bytes.
+pub fn all(bytes: usize) -> Vec<Request> {
     let mut requests = Vec::new();
     for Valid { route, path, body } in valid() {
         let path = path.unwrap_or_else(|| route.clone());
-        let all = variants(&body, bytes).into_iter();
-        let all = all.map(|(how, value)| Body { text: value.to_string(), how, route: route.clone() });
-        requests.extend(all.map(|body| ("POST", path.clone(), body)));
+        requests.extend(variants(&body, bytes).into_iter().map(|(how, value)| Request {
+            method: "POST",
+            route: route.clone(),
+            path: path.clone(),
+            text: value.to_string(),
+            how,
+        }));
     }
     for (how, text) in languages(bytes) {
         let question = json!([{ "role": "user", "content": "q" }]);
@@ -69,19 +92,22 @@ pub fn all(bytes: usize) -> Vec<(&'static str, String, Body)> {
             Some((field, _)) => json!({ "messages": question, "max_tokens": 1, field: text }),
             None => continue,
         };
-        requests.push(("POST", CHAT.to_owned(), Body { text: value.to_string(), how, route: CHAT.to_owned() }));
+        requests.push(Request { method: "POST", route: CHAT.into(), path: CHAT.into(), text: value.to_string(), how });
     }
-    for (name, text) in files(bytes) {
-        let body = Body { text, how: name.to_owned(), route: FILES.to_owned() };
-        requests.push(("PUT", format!("/v1/collections/f/files/{name}"), body));
-    }
+    requests.extend(files(bytes).into_iter().map(|(name, text)| upload(name, text)));
     let long = "x".repeat(bytes.min(7 << 10));
     for (route, path) in [
         ("/v1/models/{model}", format!("/v1/models/{long}")),
         (DOCUMENTS, format!("/v1/collections/{long}/documents?offset=1&limit=2")),
         ("/v1/cache/entries", format!("/v1/cache/entries?{}", "a=b&".repeat(1500))),
     ] {
-        requests.push(("GET", path, Body { text: String::new(), how: "long path".into(), route: route.to_owned() }));
+        requests.push(Request {
+            method: "GET",
+            route: route.into(),
+            path,
+            text: String::new(),
+            how: "long path".into(),
+        });
     }
     requests
 }
