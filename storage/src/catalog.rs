@@ -14,6 +14,7 @@ mod objects;
 mod records;
 mod recovery;
 mod remains;
+mod rows;
 mod schema_files;
 mod schemas;
 mod uses;
@@ -23,7 +24,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sled::Tree;
 
@@ -33,6 +33,7 @@ pub use self::ingests::{FileAttempt, IngestJob};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
 use self::records::{Kept, Records, Row};
 pub use self::remains::{Holder, Remains};
+use self::rows::{read_all, read_json, read_rows, to_json};
 use self::schema_files::SchemaFiles;
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
@@ -420,31 +421,6 @@ fn sled_error(failed: sled::Error) -> Error {
         },
     };
     Error::new(kind, format!("the catalog failed: {failed}{advice}")).with_source(failed)
-}
-
-fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
-    let unwritable = |error| Error::invalid_input("a path is not valid UTF-8; rename it").with_source(error);
-    serde_json::to_vec(value).map_err(unwritable)
-}
-
-/// A row that is not ours counts as none.
-fn read_json<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
-    serde_json::from_slice(value)
-        .inspect_err(|error| tracing::warn!(%error, "skipping a catalog row that cannot be read"))
-        .ok()
-}
-
-fn read_all<T: DeserializeOwned>(tree: &Tree) -> Result<Vec<T>> {
-    read_rows(tree.iter())
-}
-
-fn read_rows<T: DeserializeOwned>(rows: sled::Iter) -> Result<Vec<T>> {
-    let mut read = Vec::new();
-    for row in rows {
-        let (_, value) = row.map_err(sled_error)?;
-        read.extend(read_json(&value));
-    }
-    Ok(read)
 }
 
 #[cfg(test)]

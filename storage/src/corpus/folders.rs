@@ -133,7 +133,7 @@ pub(super) fn state(table: &Path) -> State {
 }
 
 /// The number and the file of the newest version; `None` where there is none.
-pub(super) fn newest_version(table: &Path) -> std::io::Result<Option<(u64, String)>> {
+fn newest_version(table: &Path) -> std::io::Result<Option<(u64, String)>> {
     let mut newest: Option<(u64, String)> = None;
     for entry in std::fs::read_dir(table.join(VERSIONS))? {
         let Ok(name) = entry?.file_name().into_string() else { continue };
@@ -144,6 +144,13 @@ pub(super) fn newest_version(table: &Path) -> std::io::Result<Option<(u64, Strin
         }
     }
     Ok(newest)
+}
+
+/// The name of a version's manifest, also of one that is not there.
+pub(super) fn manifest_of(table: &Path, version: u64) -> std::io::Result<String> {
+    let earlier = format!("{version}{MANIFEST}");
+    let is_there = table.join(VERSIONS).join(&earlier).try_exists()?;
+    Ok(if is_there { earlier } else { format!("{:020}{MANIFEST}", u64::MAX - version) })
 }
 
 /// The version of a manifest's name: LanceDB counts down from the greatest number, in 20 digits, so that the newest comes first; earlier it

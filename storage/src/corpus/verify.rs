@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checks::Checks;
 use super::disk::{failed, files};
-use super::folders::newest_version;
+use super::folders::manifest_of;
 use super::table::Collection;
 use super::{Corpus, blocking, io_failed};
 use crate::Result;
@@ -181,12 +181,12 @@ impl Collection {
 
     /// The files that hold its rows as they are now; `None` where LanceDB does not tell.
     async fn needed_files(&self) -> Result<Option<BTreeSet<String>>> {
-        let Some(mut needed) = files_of(&self.table).await? else { return Ok(None) };
+        let Some((version, mut needed)) = files_of(&self.table).await? else { return Ok(None) };
         let folder = self.folder().to_owned();
-        let newest = blocking("looking at versions", move || {
-            newest_version(&folder).map_err(|error| io_failed("look at the versions of a collection", error))
+        let manifest = blocking("looking at a version", move || {
+            manifest_of(&folder, version).map_err(|error| io_failed("look at the versions of a collection", error))
         });
-        needed.extend(newest.await?.map(|(_, manifest)| format!("_versions/{manifest}")));
+        needed.insert(format!("_versions/{}", manifest.await?));
         Ok(Some(needed))
     }
 }
@@ -216,8 +216,8 @@ impl Drop for Left {
     }
 }
 
-/// The data files of a table's newest version, and those that say which of their rows are deleted.
-async fn files_of(table: &Table) -> Result<Option<BTreeSet<String>>> {
+/// The number of a table's version, its data files, and those that say which of their rows are deleted.
+async fn files_of(table: &Table) -> Result<Option<(u64, BTreeSet<String>)>> {
     let Some(native) = table.as_native() else { return Ok(None) };
     let manifest = native.manifest().await.map_err(failed("look at the files of a collection".to_owned()))?;
     let mut needed = BTreeSet::new();
@@ -228,5 +228,5 @@ async fn files_of(table: &Table) -> Result<Option<BTreeSet<String>>> {
             needed.insert(format!("_deletions/{}-{version}-{id}.{suffix}", fragment.id));
         }
     }
-    Ok(Some(needed))
+    Ok(Some((manifest.version, needed)))
 }

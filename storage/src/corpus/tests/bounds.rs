@@ -31,7 +31,9 @@ async fn a_search_answers_with_so_many_bytes_and_with_the_best() {
     for top_k in [60, 120, 1000] {
         let many = search(top_k).await;
         assert!(many.len() >= 60 && many.len() <= 68, "{}", many.len());
-        assert_eq!(many[..10], few[..]);
+        // Scores are relative to what else was found.
+        let passages = |hits: &[Hit]| hits.iter().map(|hit| hit.passage.clone()).collect::<Vec<_>>();
+        assert_eq!(passages(&many[..10]), passages(&few));
         assert!(many.iter().all(|hit| hit.passage.metadata.json().len() > 60 << 10));
     }
 }
