@@ -97,12 +97,15 @@ async fn no_start_on_a_failing_disk_loses_a_document_or_a_key() {
             (WIDTHS[number as usize % WIDTHS.len()], ERRORS[random.random_u64() as usize % ERRORS.len()]);
         let variables =
             [("FAIL_AT", at.to_string()), ("FAIL_CALLS", width.to_string()), ("FAIL_ERRNO", error.to_string())];
+        let case = format!("start {number}: {width} calls from {at} of {calls} failed with {error}");
         ended[match start(&folder, &library, &variables) {
             Some(true) => 0,
             Some(false) => 1,
-            None => 2,
+            None => {
+                println!("{case}: it hung");
+                2
+            }
         }] += 1;
-        let case = format!("start {number}: {width} calls from {at} of {calls} failed with {error}");
         assert_eq!(stored(&folder), before, "{case}");
     }
     println!(
