@@ -34,6 +34,8 @@ pub(crate) struct Assembler {
     threads: rayon::ThreadPool,
     /// Its own, as all others wait for disks, too.
     turns: Turns,
+    /// Those who compile grammars, which takes long: half of the threads are left for what takes moments.
+    compiling: Turns,
 }
 
 struct Inner {
@@ -81,7 +83,8 @@ impl Assembler {
                 can_move: config.positions.can_move(),
             }),
             threads,
-            turns: Turns::new(at_once, env),
+            turns: Turns::new(at_once, env.clone()),
+            compiling: Turns::new(at_once / 2, env),
         })
     }
 
@@ -197,8 +200,13 @@ impl Assembler {
         if let Some(known) = self.inner.grammars.known(spec) {
             return Ok(known);
         }
+        let compiling = timeout_at(deadline, self.compiling.take(caller)).await.map_err(|_| deadline_error())?;
         let spec = spec.clone();
-        self.run(caller, deadline, move |inner| inner.grammars.compile(&spec)).await
+        let compile = move |inner: &Inner| {
+            let _compiling = compiling;
+            inner.grammars.compile(&spec)
+        };
+        self.run(caller, deadline, compile).await
     }
 
     /// How the model writes calls of tools; `None` where it calls none.
