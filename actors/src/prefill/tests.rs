@@ -145,7 +145,16 @@ impl Bench {
 
     fn prompt(&self, tokens: &[u32], plan: &LoadPlan, loads: LayerLoads, selection: Selection) -> Prompt {
         let (env, is_wanted) = (self.store.env().clone(), Arc::new(|| true));
-        Prompt { tokens: tokens.into(), plan: plan.clone(), loads, selection, env, files_answer: false, is_wanted }
+        Prompt {
+            tokens: tokens.into(),
+            plan: plan.clone(),
+            loads,
+            selection,
+            env,
+            files_answer: false,
+            is_wanted,
+            scores: None,
+        }
     }
 
     fn full(&self, segments: &[Segment]) -> Vec<f32> {
