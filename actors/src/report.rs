@@ -62,7 +62,7 @@ pub struct Finish {
     pub usage: Usage,
     /// What was reused, and the times.
     pub report: ReuseReport,
-    /// The token that ended it, where log-probabilities of the prompt were asked for. It is not part of the answer.
+    /// The token that ended it, its name for its text, where log-probabilities of the prompt were asked for. It is not part of the answer.
     #[serde(skip)]
     pub end_token: Option<TokenEvent>,
 }

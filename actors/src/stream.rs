@@ -105,7 +105,8 @@ impl AnswerStream {
             let taken = match item {
                 Some(Decoded::Token(sampled)) => self.take(&sampled),
                 Some(Decoded::EndToken(sampled)) => {
-                    self.end_token = Some(self.told(&sampled, String::new()));
+                    let name = self.tokenizer.token(sampled.id).unwrap_or_default();
+                    self.end_token = Some(self.told(&sampled, name));
                     Ok(())
                 }
                 Some(Decoded::End(reason)) => self.end(reason),

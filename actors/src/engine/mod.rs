@@ -373,6 +373,8 @@ mod draft_tests;
 #[cfg(test)]
 mod lost_tests;
 #[cfg(test)]
+mod scored_tests;
+#[cfg(test)]
 mod soak_tests;
 #[cfg(test)]
 mod tests;

@@ -40,3 +40,14 @@ impl Scores {
         self.found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_makes_no_more_logits_than_there_is_room_for() {
+        let rows = |vocabulary| Scores::new(20, vocabulary).most_rows();
+        assert_eq!([rows(1), rows(49_152), rows(262_144), rows(10_000_000)], [MOST_LOGITS, 85, 16, 1]);
+    }
+}
