@@ -140,6 +140,25 @@ impl Assembler {
         .await
     }
 
+    /// The token ids of what a question would have for its prompt, without passages.
+    ///
+    /// # Errors
+    /// As a question's: `ContextLength` for one that is too long.
+    pub(crate) async fn tokens(
+        &self,
+        input: Input,
+        today: Date,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Result<Vec<u32>> {
+        self.check_size(&input)?;
+        self.run(caller, deadline, move |inner| {
+            let segments = inner.assemble(&input, Task::Answer, &[], today)?;
+            Ok(segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect())
+        })
+        .await
+    }
+
     /// The segments of a question over `passages`.
     pub(crate) async fn assemble(
         &self,
@@ -212,6 +231,11 @@ impl Assembler {
     /// How the model writes calls of tools; `None` where it calls none.
     pub(crate) fn call_form(&self) -> Option<CallForm> {
         self.inner.chat.as_ref().and_then(ChatLayout::call_form)
+    }
+
+    /// The chat template's text; `None`: there is none.
+    pub(crate) fn chat_template_source(&self) -> Option<String> {
+        self.inner.chat.as_ref().map(ChatLayout::source)
     }
 
     /// What tells one chat template from others, and whether what it writes may depend on the date. `None`: there is none.

@@ -39,6 +39,7 @@ pub mod prefill;
 pub mod prompt;
 pub mod question;
 pub mod ragstone;
+pub mod read_prompt;
 pub mod renewal;
 pub mod report;
 pub mod reranking;
@@ -62,11 +63,13 @@ pub use folders::{Folders, Progress};
 pub use plans::PlanRecord;
 pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 pub use question::{
-    Context, InlineDocument, Input, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Question, Reuse, RootCut,
+    Context, InlineDocument, Input, MAX_ANSWERS, MAX_CANDIDATES, MAX_PROMPT_LOGPROBS, MAX_ROUND_TOKENS, MAX_ROUNDS,
+    Question, Reuse, RootCut,
 };
 pub use ragstone::Ragstone;
 pub use ragstone_kernels::error;
 pub use ragstone_kernels::error::{Error, ErrorKind, Result};
+pub use read_prompt::{ReadPrompt, ReadToken, Score};
 pub use report::{
     Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport,
     RoundReport, TokenEvent, Usage,

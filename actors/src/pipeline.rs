@@ -3,6 +3,7 @@
 mod account;
 mod keep;
 mod modules;
+mod reading;
 pub(crate) mod rerank;
 mod rounds;
 mod search;
@@ -161,6 +162,7 @@ impl Pipeline {
         let plan = ReuseReport { rounds: Vec::new(), ..report.clone() };
         let record = self.plans.remember(self.env.now_unix_ms(), &question.tenant, &plan);
         self.feed.publish(|| Happened::Answer(Arc::new(record)));
+        let prompt = self.read_prompt(question, &mut prefilled);
         let opened = |(tokens, drafts): Output| Opened {
             citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.
@@ -168,6 +170,7 @@ impl Pipeline {
             report: report.clone(),
             tokens,
             drafts,
+            prompt: prompt.clone(),
             stop: question.sampling.stop.clone(),
             show_control: question.sampling.show_control,
             deadline,
@@ -184,7 +187,7 @@ impl Pipeline {
         let assemble = tracing::info_span!("assemble");
         let segments = self.assemble((question, *task), passages, *deadline).instrument(assemble).await?;
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
-        let max_tokens = question.sampling.max_tokens.min(self.room_behind(&segments, question.answers)?);
+        let max_tokens = self.most_tokens(question, &segments)?;
         let assemble_ms = assembling.elapsed_ms();
 
         self.encode_modules(asking, &segments).await?;
@@ -346,6 +349,8 @@ impl Pipeline {
         let floor = blend.ratio;
         let least = if is_alone { Ratio::AtLeast(floor) } else { Ratio::Fixed(floor) };
         let (reuse, ratio) = match question.reuse {
+            // What is stored has no logits.
+            _ if question.sampling.prompt_logprobs.is_some() => (ReuseMode::Off, least),
             Reuse::Auto | Reuse::Calibrated => (ReuseMode::Auto, least),
             Reuse::Ratio(ratio) => (ReuseMode::Auto, Ratio::Fixed(ratio)),
             Reuse::Exact => (ReuseMode::ExactOnly, least),
@@ -375,7 +380,6 @@ impl Pipeline {
         max_tokens: usize,
     ) -> (DecodeSpec, Output) {
         let sampling = &question.sampling;
-        let max_tokens = max_tokens.max(1);
         let (output, tokens) = mpsc::channel(max_tokens.saturating_add(1));
         let own: &[u32] = if sampling.ignore_eos { &[] } else { self.assembler.tokenizer().eos_ids() };
         let end_tokens: Arc<[u32]> = own.iter().chain(&sampling.stop_token_ids).copied().collect();

@@ -17,9 +17,12 @@
 //!
 //! Chunks go in the order of their slots, and a row sees no later one, so it does not matter where they are cut: a row's bits
 //! are those of an uncut prefill. A chunk whose layer has not been loaded stops before it and goes on in a later pass.
+//!
+//! Where it is asked what the model thought of the prompt's tokens, every row is computed and has its logits, and chunks are shorter.
 
 mod choice;
 mod mend;
+mod scores;
 mod selector;
 mod walk;
 
@@ -31,11 +34,13 @@ use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Chunk, Forward, Outcome, Places, Rider, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::pool::BlockId;
+use ragstone_kernels::sampling::Scored;
 use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::prompt::plan::LoadPlan;
 
 use self::mend::CatchUp;
+use self::scores::Scores;
 pub(crate) use self::selector::splitmix64;
 pub use self::selector::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 use self::walk::Walk;
@@ -62,12 +67,17 @@ pub struct Prompt {
     pub files_answer: bool,
     /// Asked before each layer: a prompt that nobody waits for any more is left there.
     pub is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Whether it is asked what the model thought of each token but the first, and how many alternatives are to stand beside that. Such a
+    /// prompt's plan reuses nothing: what is stored has no logits.
+    pub scores: Option<u8>,
 }
 
 /// A prefilled prompt.
 pub struct Prefilled {
     /// Logits behind the last token, `[vocab]`.
     pub logits: Vec<f32>,
+    /// What the model thought of each token but the first, where that was asked.
+    pub scores: Vec<Scored>,
     /// KV that was computed exactly and may be kept.
     pub fresh: Vec<FreshSegment>,
     /// The text that the answer goes on with, where that is to be filed.
@@ -165,6 +175,8 @@ pub struct Prefill<B: Backend> {
     catch_up: Option<CatchUp<B>>,
     /// The longest new chunk that was asked for: rows that go on together are cut by it.
     chunk_rows: usize,
+    /// What the model thinks of the prompt's tokens, where that is asked.
+    scores: Option<Scores>,
     computing_ms: f64,
 }
 
@@ -172,7 +184,13 @@ impl<B: Backend> Prefill<B> {
     /// A prompt before its first pass.
     pub fn new(backend: &B, prompt: Prompt) -> Self {
         let key_positions = prompt.plan.key_positions();
-        let walk = Walk::new(prompt, backend.config().layers);
+        let config = backend.config();
+        let scores = prompt.scores.map(|alternatives| Scores::new(alternatives, config.vocab_size));
+        let mut walk = Walk::new(prompt, config.layers);
+        if scores.is_some() && walk.plan.computed_tokens != walk.plan.total_tokens {
+            let error = Error::new(ErrorKind::Internal, "a prompt whose tokens are to be described reuses stored KV");
+            walk.failure.get_or_insert(PrefillError::Failed(error));
+        }
         Self {
             rows: walk.active().to_vec(),
             walk,
@@ -183,6 +201,7 @@ impl<B: Backend> Prefill<B> {
             following: VecDeque::new(),
             catch_up: None,
             chunk_rows: 1,
+            scores,
             computing_ms: 0.0,
         }
     }
@@ -224,8 +243,13 @@ impl<B: Backend> Prefill<B> {
     pub fn next_rows(&self, budget: usize) -> usize {
         match &self.chunk {
             Some(chunk) => chunk.places().len(),
-            None => budget.min(self.to_embed().len()),
+            None => budget.min(self.most_rows()).min(self.to_embed().len()),
         }
+    }
+
+    /// Rows of a new chunk at most.
+    pub fn most_rows(&self) -> usize {
+        self.scores.as_ref().map_or(usize::MAX, Scores::most_rows)
     }
 
     /// Slots that chunks are still to be made of, ascending: of those that catch up first.
@@ -293,7 +317,11 @@ impl<B: Backend> Prefill<B> {
         };
         *embedded += count;
         let is_last = self.catch_up.is_none() && self.embedded == self.rows.len() && !self.walk.is_probing();
-        let wanted = if is_last { Wanted::Last } else { Wanted::Nothing };
+        let wanted = match &self.scores {
+            Some(_) => Wanted::All,
+            None if is_last => Wanted::Last,
+            None => Wanted::Nothing,
+        };
         Ok(Chunk::embed(backend, &tokens, places, wanted)?)
     }
 
@@ -329,9 +357,12 @@ impl<B: Backend> Prefill<B> {
             }
             Outcome::Done(_) if self.walk.is_probing() => self.end_probe(),
             Outcome::Done(rows) => {
+                if let Some(scores) = &mut self.scores {
+                    scores.take(logits, rows.clone(), &self.walk.tokens);
+                }
                 self.chunk = self.following.pop_front();
                 if self.chunk.is_none() && self.embedded == self.rows.len() {
-                    return Ok(Some(logits.row(rows.start).to_vec()));
+                    return Ok(Some(logits.row(rows.end - 1).to_vec()));
                 }
             }
         }
@@ -379,7 +410,8 @@ impl<B: Backend> Prefill<B> {
 
     /// What it came to, once [`Prefill::passed`] gave the logits.
     pub fn finish(self, logits: Vec<f32>) -> Prefilled {
-        self.walk.finish(logits, self.computing_ms)
+        let scores = self.scores.map(Scores::into_found).unwrap_or_default();
+        Prefilled { scores, ..self.walk.finish(logits, self.computing_ms) }
     }
 }
 

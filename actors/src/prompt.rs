@@ -181,9 +181,12 @@ fn frame_plain(messages: &[ChatMessage], format: &PromptFormat, task: Task) -> R
     }
     // Each turn is tokenized on its own: there is no control token that would keep its words apart from the next one's.
     let mut turns = vec![String::new()];
-    for message in &messages[leading..] {
+    for (index, message) in messages.iter().enumerate().skip(leading) {
         let text = match message.role.as_str() {
             "user" => format.render_question(task, &message.content),
+            // The answer goes on with it.
+            "assistant" if index + 1 == messages.len() && message.content.is_empty() => String::new(),
+            "assistant" if index + 1 == messages.len() => format!(" {}", message.content),
             "assistant" => format!(" {}\n", message.content),
             "system" => format!("{}\n", message.content),
             _ => continue,
@@ -202,14 +205,26 @@ fn leading_system(messages: &[ChatMessage]) -> usize {
     messages.iter().take_while(|message| message.role == "system").count()
 }
 
-/// The conversation must end with the user's turn.
+/// Whether the answer goes on with the last message, which is the assistant's own.
+fn is_continued(messages: &[ChatMessage]) -> bool {
+    messages.last().is_some_and(|message| message.role == "assistant")
+}
+
+/// The conversation must end with the user's turn, or with a beginning of the assistant's answer to it.
 fn check_last(messages: &[ChatMessage]) -> Result<()> {
+    let refused = |message: String| Err(Error::new(ErrorKind::InvalidInput, message));
     match messages.last() {
         Some(message) if message.role == "user" => Ok(()),
-        Some(message) => Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!("the last message has role `{}`; it must be the user's", message.role),
-        )),
+        Some(message) if message.role == "assistant" && !message.tool_calls.is_empty() => {
+            refused("the last message calls tools; send what they answered behind it".to_owned())
+        }
+        Some(message) if message.role == "assistant" && messages.iter().any(|other| other.role == "user") => Ok(()),
+        Some(message) if message.role == "assistant" => {
+            refused("the assistant's message is continued, and there is no user's before it; send one".to_owned())
+        }
+        Some(message) => {
+            refused(format!("the last message has role `{}`; it must be the user's or the assistant's", message.role))
+        }
         None => Err(Error::new(ErrorKind::InvalidInput, "`messages` is empty; send at least one user message")),
     }
 }

@@ -22,6 +22,9 @@ pub const MAX_CANDIDATES: usize = 200;
 pub const MAX_ROUNDS: usize = 8;
 /// Tokens between two of them.
 pub const MAX_ROUND_TOKENS: usize = 256;
+/// Log-probabilities of a prompt that one question may ask for, its tokens' own and their alternatives': what is told of each takes some
+/// hundred bytes.
+pub const MAX_PROMPT_LOGPROBS: usize = 1 << 18;
 /// One request for generated text.
 #[derive(Debug, Clone)]
 pub struct Question {

@@ -1,6 +1,7 @@
 //! The running program: models, store, corpus and workers of one data folder.
 
 mod parts;
+mod reading;
 mod tiers;
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
+use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::corpus::Elsewhere;
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
@@ -45,6 +46,13 @@ pub struct Alternative {
     pub logprob: f32,
 }
 
+impl Alternative {
+    /// Tokens with their log-probabilities, as they are told.
+    pub(crate) fn all(top: &[(u32, f32)], tokenizer: &Tokenizer) -> Vec<Self> {
+        top.iter().map(|(id, logprob)| Self { id: *id, bytes: tokenizer.token_bytes(*id), logprob: *logprob }).collect()
+    }
+}
+
 /// How an answer ended.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finish {
@@ -54,6 +62,9 @@ pub struct Finish {
     pub usage: Usage,
     /// What was reused, and the times.
     pub report: ReuseReport,
+    /// The token that ended it, its name for its text, where log-probabilities of the prompt were asked for. It is not part of the answer.
+    #[serde(skip)]
+    pub end_token: Option<TokenEvent>,
 }
 
 /// Why generation stopped.

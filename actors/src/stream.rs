@@ -12,6 +12,7 @@ use tracing::field::Empty;
 use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
+use crate::read_prompt::ReadPrompt;
 use crate::report::{
     Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage,
 };
@@ -29,6 +30,8 @@ pub struct AnswerStream {
     text: TextBuilder,
     tokenizer: Arc<Tokenizer>,
     completion_tokens: u32,
+    prompt: Option<Arc<ReadPrompt>>,
+    end_token: Option<TokenEvent>,
     deadline: Instant,
     /// What is still to be given out before the stream goes on.
     ready: std::collections::VecDeque<Event>,
@@ -46,6 +49,8 @@ pub(crate) struct Opened {
     pub report: ReuseReport,
     pub tokens: mpsc::Receiver<Decoded>,
     pub drafts: Arc<DraftCounts>,
+    /// The prompt, where it may be wanted back.
+    pub prompt: Option<Arc<ReadPrompt>>,
     pub stop: Vec<String>,
     /// Whether control tokens show in the text.
     pub show_control: bool,
@@ -64,6 +69,8 @@ impl AnswerStream {
             text: TextBuilder { decoder: tokenizer.stream(opened.show_control), stop: StopFilter::new(opened.stop) },
             tokenizer,
             completion_tokens: 0,
+            prompt: opened.prompt,
+            end_token: None,
             deadline: opened.deadline,
             ready: std::collections::VecDeque::new(),
             ended: false,
@@ -75,6 +82,11 @@ impl AnswerStream {
     /// What was reused and where the time to the first token went.
     pub fn report(&self) -> &ReuseReport {
         &self.report
+    }
+
+    /// The prompt as the model read it; `None` where it was neither given as token ids nor asked after.
+    pub fn prompt(&self) -> Option<&Arc<ReadPrompt>> {
+        self.prompt.as_ref()
     }
 
     /// The next event; `None` behind the last one.
@@ -92,6 +104,11 @@ impl AnswerStream {
             };
             let taken = match item {
                 Some(Decoded::Token(sampled)) => self.take(&sampled),
+                Some(Decoded::EndToken(sampled)) => {
+                    let name = self.tokenizer.token(sampled.id).unwrap_or_default();
+                    self.end_token = Some(self.told(&sampled, name));
+                    Ok(())
+                }
                 Some(Decoded::End(reason)) => self.end(reason),
                 Some(Decoded::Failed(error)) => return Some(self.fail(error)),
                 None => {
@@ -126,16 +143,17 @@ impl AnswerStream {
     fn take(&mut self, sampled: &Sampled) -> Result<()> {
         self.completion_tokens += 1;
         let (text, stopped) = self.text.push(sampled.id)?;
-        let top = sampled.top.iter().map(|(id, logprob)| {
-            let (id, logprob) = (*id, *logprob);
-            Alternative { id, bytes: self.tokenizer.token_bytes(id), logprob }
-        });
-        let top = top.collect();
-        self.ready.push_back(Event::Token(TokenEvent { id: sampled.id, text, logprob: sampled.logprob, top }));
+        self.ready.push_back(Event::Token(self.told(sampled, text)));
         if stopped {
             self.finish(FinishReason::Stop);
         }
         Ok(())
+    }
+
+    /// A token as it is told, with the text that it completes.
+    fn told(&self, sampled: &Sampled, text: String) -> TokenEvent {
+        let top = Alternative::all(&sampled.top, &self.tokenizer);
+        TokenEvent { id: sampled.id, text, logprob: sampled.logprob, top }
     }
 
     fn end(&mut self, reason: FinishReason) -> Result<()> {
@@ -153,7 +171,8 @@ impl AnswerStream {
         let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens };
         metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
         self.report.drafts = Drafts::of(self.drafts.get());
-        self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report: self.report.clone() })));
+        let (report, end_token) = (self.report.clone(), self.end_token.take());
+        self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report, end_token })));
     }
 
     fn fail(&mut self, error: Error) -> Result<Event> {

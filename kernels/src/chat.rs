@@ -186,6 +186,11 @@ impl ChatTemplate {
         self.environment.get_template(TEMPLATE).is_ok_and(|template| template.source().contains("strftime_now"))
     }
 
+    /// Its text.
+    pub fn source(&self) -> String {
+        self.environment.get_template(TEMPLATE).map(|template| template.source().to_owned()).unwrap_or_default()
+    }
+
     /// Its text and the special tokens that it is rendered with: prompts of two templates that have the same are the same.
     pub fn identity(&self) -> String {
         let template = self.environment.get_template(TEMPLATE);

@@ -26,6 +26,25 @@ pub struct Sampled {
     pub top: Vec<(u32, f32)>,
 }
 
+/// A token that was given, as those of a prompt are, and what the model thought of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    pub token: Sampled,
+    /// Its place among all tokens, the likeliest being the first; equal ones go by id.
+    pub rank: u32,
+}
+
+/// What the model thought of `id` where these are the logits, `[vocab]`, before it; with the `count` likeliest tokens. Its values have
+/// the bits that [`Sampler::sample`] reports.
+pub fn score(logits: &[f32], id: u32, count: u8) -> Scored {
+    let normalizer = normalizer(logits);
+    let top = likeliest(logits, normalizer, count);
+    let own = id as usize;
+    let before = |other: &usize| by_likelihood(logits, *other, own) == Ordering::Less;
+    let rank = if own < logits.len() { (0..logits.len()).filter(before).count() + 1 } else { logits.len() + 1 };
+    Scored { token: Sampled { id, logprob: probability_of(logits, normalizer, id), top }, rank: rank as u32 }
+}
+
 /// The random stream and the rules of one answer, and what was chosen so far.
 ///
 /// Each call of [`sample`](Self::sample) chooses one token and notes it. Whoever has logits behind drafted tokens calls it row by
@@ -111,20 +130,12 @@ impl Sampler {
 
     /// A token as it is reported, with the alternatives that were asked for.
     pub fn describe(&self, logits: &[f32], id: u32) -> Sampled {
-        let likeliest = argmax(logits).map_or(0.0, |best| logits[best]);
-        let normalizer = log_sum_exp(logits, likeliest);
-        let logprob = |id: usize| logits.get(id).map_or(f32::NEG_INFINITY, |logit| log_probability(*logit, normalizer));
-        let top = match self.params.logprobs {
-            _ if !self.params.logprob_token_ids.is_empty() => {
-                self.params.logprob_token_ids.iter().map(|id| (*id, logprob(*id as usize))).collect()
-            }
-            None | Some(0) => Vec::new(),
-            Some(count) => {
-                let likely = most_likely(logits, usize::from(count)).into_iter();
-                likely.map(|id| (id as u32, logprob(id))).collect()
-            }
+        let normalizer = normalizer(logits);
+        let top = match &self.params.logprob_token_ids[..] {
+            [] => likeliest(logits, normalizer, self.params.logprobs.unwrap_or(0)),
+            named => named.iter().map(|id| (*id, probability_of(logits, normalizer, *id))).collect(),
         };
-        Sampled { id, logprob: logprob(id as usize), top }
+        Sampled { id, logprob: probability_of(logits, normalizer, id), top }
     }
 
     /// What the next token is drawn from: the tokens that all rules leave, and their probabilities, which add up to 1. Chooses
@@ -215,6 +226,30 @@ pub fn argmax(logits: &[f32]) -> Option<usize> {
 fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
     let sum: f64 = logits.iter().filter(|logit| !logit.is_nan()).map(|logit| f64::from((logit - max).exp())).sum();
     f64::from(max) + sum.ln()
+}
+
+fn normalizer(logits: &[f32]) -> f64 {
+    log_sum_exp(logits, argmax(logits).map_or(0.0, |best| logits[best]))
+}
+
+/// The log-probability of a token; `-inf` for one that there is not.
+fn probability_of(logits: &[f32], normalizer: f64, id: u32) -> f32 {
+    logits.get(id as usize).map_or(f32::NEG_INFINITY, |logit| log_probability(*logit, normalizer))
+}
+
+/// The `count` likeliest tokens and their log-probabilities, likeliest first, equal ones by id. In one pass over the vocabulary: a prompt
+/// has many rows.
+fn likeliest(logits: &[f32], normalizer: f64, count: u8) -> Vec<(u32, f32)> {
+    let count = usize::from(count);
+    let mut best: Vec<usize> = Vec::with_capacity(count);
+    for id in 0..logits.len() {
+        let is_better = |other: &usize| by_likelihood(logits, id, *other) == Ordering::Less;
+        if best.len() < count || best.last().is_some_and(is_better) {
+            best.truncate(count - 1);
+            best.insert(best.partition_point(|other| !is_better(other)), id);
+        }
+    }
+    best.into_iter().map(|id| (id as u32, log_probability(logits[id], normalizer))).collect()
 }
 
 fn log_probability(logit: f32, normalizer: f64) -> f32 {

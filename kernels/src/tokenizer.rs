@@ -143,6 +143,11 @@ impl Tokenizer {
         self.decode_with(ids, false)
     }
 
+    /// The text of token ids, control tokens by their names.
+    pub fn decode_with_control(&self, ids: &[u32]) -> Result<String> {
+        self.decode_with(ids, true)
+    }
+
     fn decode_with(&self, ids: &[u32], control: bool) -> Result<String> {
         self.inner.tokenizer.decode(ids, !control).map_err(failed)
     }

@@ -68,18 +68,21 @@ pub struct SentFunction {
     pub arguments: Value,
 }
 
-/// A text or token ids to continue. Other fields are ignored, and named in the header `x-ragstone-ignored`.
+/// Texts or token ids to continue. Other fields are ignored, and named in the header `x-ragstone-ignored`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CompletionRequest {
     pub prompt: Prompt,
-    /// Alternatives beside each token, 5 at most.
+    /// Alternatives beside each token, 20 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u64>,
+    /// Whether each answer begins with its prompt, and with that one's log-probabilities where they are asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub echo: Option<bool>,
     #[serde(flatten)]
     pub generation: GenerationRequest,
 }
 
-/// A text, its token ids, or a list of one of either.
+/// A text, its token ids, or a list of either: prompts that are answered each for itself, 128 at most.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Prompt {
@@ -143,7 +146,7 @@ pub struct AnswerExtension {
     pub report: ReuseReport,
 }
 
-/// Token counts of all answers to a question, which have one prompt.
+/// Token counts of all answers; each prompt counts once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Usage {
@@ -188,9 +191,14 @@ pub struct Completion<C> {
     /// Null.
     #[serde(default)]
     pub system_fingerprint: Option<String>,
+    /// Of several prompts, the first one's, then the next one's.
     pub choices: Vec<C>,
     pub usage: Usage,
+    /// Of the first prompt.
     pub ragstone: AnswerExtension,
+    /// Of a chat, where that was asked for: for each token of the prompt null or `{"ID": {"logprob", "rank", "decoded_token"}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<Value>,
 }
 
 /// An answer to a chat.
@@ -232,6 +240,9 @@ pub struct TextChoice {
     #[serde(default)]
     pub logprobs: Option<Value>,
     pub text: String,
+    /// Where that was asked for: for each token of the prompt null or `{"ID": {"logprob", "rank", "decoded_token"}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<Value>,
 }
 
 /// A chunk of a stream: `C` is a choice's part.

@@ -22,6 +22,7 @@ pub mod responses;
 mod sampling;
 #[cfg(test)]
 mod tests;
+pub mod tokenize;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

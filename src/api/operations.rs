@@ -27,6 +27,7 @@ use super::models::{Health, Ready, ServedModel};
 use super::pml::{AddSchema, EncodeSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
 use super::rerank::{RerankRequest, Reranking};
 use super::responses::{Response, ResponseEvent, ResponsesRequest};
+use super::tokenize::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, TokenizerInfo};
 use super::{List, Page};
 use crate::config::Setting;
 use crate::ingest::IngestEvent;
@@ -164,9 +165,17 @@ const MODELS: &[Operation] = &[
     post("/v1/chat/completions", "createChatCompletion", "Answer a conversation, from passages where it names some")
         .takes(schema::<ChatRequest>)
         .answers(Either(schema::<ChatCompletion>, schema::<ChatChunk>)),
-    post("/v1/completions", "createCompletion", "Continue a text or token ids")
+    post("/v1/completions", "createCompletion", "Continue texts or token ids")
         .takes(schema::<CompletionRequest>)
         .answers(Either(schema::<TextCompletion>, schema::<TextChunk>)),
+    post("/tokenize", "tokenize", "The token ids of a text or a conversation")
+        .takes(schema::<TokenizeRequest>)
+        .answers(Json(schema::<Tokenized>)),
+    post("/detokenize", "detokenize", "The text of token ids")
+        .takes(schema::<DetokenizeRequest>)
+        .answers(Json(schema::<Detokenized>)),
+    get("/tokenizer_info", "tokenizerInfo", "The language model's special tokens and chat template")
+        .answers(Json(schema::<TokenizerInfo>)),
     post("/v1/responses", "createResponse", "Answer a text or a list of items, without state")
         .takes(schema::<ResponsesRequest>)
         .answers(Either(schema::<Response>, schema::<ResponseEvent>)),

@@ -65,6 +65,9 @@ pub const RULES: &[Rule] = &[
     rule("GET", METRICS, Anyone, Admin),
     rule("POST", "/v1/chat/completions", Anyone, Read),
     rule("POST", "/v1/completions", Anyone, Read),
+    rule("POST", "/tokenize", Anyone, Read),
+    rule("POST", "/detokenize", Anyone, Read),
+    rule("GET", "/tokenizer_info", Anyone, Read),
     rule("POST", "/v1/responses", Anyone, Read),
     rule("POST", "/v1/embeddings", Anyone, Read),
     rule("POST", "/v1/rerank", Anyone, Read),
@@ -147,6 +150,9 @@ mod tests {
         GET /metrics a do
         POST /v1/chat/completions a rwdo
         POST /v1/completions a rwdo
+        POST /tokenize a rwdo
+        POST /detokenize a rwdo
+        GET /tokenizer_info a rwdo
         POST /v1/responses a rwdo
         POST /v1/embeddings a rwdo
         POST /v1/rerank a rwdo

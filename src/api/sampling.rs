@@ -24,7 +24,7 @@ pub struct GenerationRequest {
     pub stream: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// The longest answer, in tokens.
+    /// The longest answer, in tokens; of plain completions also 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
     /// As `max_tokens`; counts where both are there.
@@ -96,6 +96,15 @@ pub struct GenerationRequest {
     pub guided_choice: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guided_grammar: Option<String>,
+    /// What the model thought of the prompt: alternatives beside each of its tokens, 20 at most. Not streamed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<u8>,
+    /// Go on with the last message, which is the assistant's; of chats. So where nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continue_final_message: Option<bool>,
+    /// The opposite of `continue_final_message`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_generation_prompt: Option<bool>,
     /// Functions that the model may call; of chats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<Value>>,

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use actix_web::http::header::CACHE_CONTROL;
+use actix_web::http::header::{CACHE_CONTROL, ContentType};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
-use futures::future::try_join_all;
-use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
-use ragstone_actors::{Answer, AnswerStream, Citation, Event, Finish, Question, TokenEvent};
+use ragstone_actors::{Answer, Citation, Event, Finish, Question, TokenEvent};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
 
+use super::asking::{Asking, Begun, Piece, Pieces, Whole};
 use super::error::body;
 use super::identity::Visitor;
 use super::responses::stream::ResponseStream;
-use super::shape::{Shape, usage};
+use super::shape::{Group, Shape, usage};
+use super::told::{Told, Wish};
 use super::tools::{CallReader, Said, Tools};
 use crate::error::{Error, Result};
 use crate::http::error::Answered;
@@ -30,6 +30,10 @@ use crate::telemetry::trace;
 /// A question and how its answer is wanted.
 pub struct Asked {
     pub question: Question,
+    /// The questions of a request's other prompts, which are asked as this one is.
+    pub more: Vec<Question>,
+    /// What is to be told of the prompts.
+    pub wish: Wish,
     pub shape: Shape,
     /// Answers that are returned, where they are whole.
     pub choices: usize,
@@ -49,33 +53,33 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     if let Some(in_flight) = InFlight::of(request) {
         in_flight.release();
     }
-    let is_search = question.sampling.beams.is_some();
     tracing::debug!(id = shape.id(), "question");
     let (most, temperature) = (question.sampling.max_tokens, question.sampling.temperature);
     trace::describe_question(shape.operation(), shape.model(), most, temperature);
-    let answers = state.on_runtime(async move { ragstone.answers(question).await }).await??;
-    answers.first().iter().for_each(|answer| trace::describe_prompt(answer.report()));
+    let asking = Asking::new(ragstone.clone(), asked.wish, asked.choices);
     let reader = || asked.tools.as_ref().map(|tools| tools.reader(state.env.random_u64()));
     if !asked.stream {
-        let whole = try_join_all(answers.into_iter().map(AnswerStream::collect)).await?;
+        let (is_search, caller, deadline) = (question.sampling.beams.is_some(), question.caller, question.deadline);
+        let questions = std::iter::once(question).chain(asked.more).collect();
+        let groups = state.on_runtime(asking.whole(questions)).await??;
         visitor.check_still()?;
-        trace::describe_answers(whole.iter().map(|answer| &answer.finish));
-        // A search has its answers in order.
-        let best =
-            if is_search { whole[..asked.choices.min(whole.len())].to_vec() } else { best(&whole, asked.choices) };
-        let said: Vec<Option<Vec<Said>>> = best.iter().map(|answer| Some(read_whole(reader()?, answer))).collect();
-        let json = match asked.response {
-            Some(response) => whole_response(response, &best, &said),
-            None => {
-                let mut json = shape.answers(&best, &said);
-                json["usage"] = usage(whole.iter().map(|answer| &answer.finish));
-                json
-            }
-        };
-        return Ok(HttpResponse::Ok().json(json));
+        trace::describe_answers(groups.iter().flat_map(|group| &group.answers).map(|answer| &answer.finish));
+        let whole = Chosen::of(groups, asked.choices, is_search, reader);
+        let response = asked.response;
+        if asked.wish.is_nothing() {
+            return Ok(HttpResponse::Ok().json(whole.json(&shape, response)));
+        }
+        // A long prompt takes a while to write, which no thread that others' requests pass has.
+        let written = move || Ok(whole.json(&shape, response).to_string());
+        let text = ragstone.read(caller, deadline, written).await?;
+        return Ok(HttpResponse::Ok().content_type(ContentType::json()).body(text));
     }
-    let readers = answers.iter().map(|_| reader()).collect();
-    let mut events = Events::new(answers, shape, asked.include_usage, readers, asked.response);
+    let prompts = 1 + asked.more.len();
+    let begin = asking.clone();
+    let begun = state.on_runtime(async move { begin.begin(question).await }).await??;
+    let readers = (0..prompts * begun.answers.len()).map(|_| reader()).collect();
+    let more = asking.more(asked.more, begun.answers.len());
+    let mut events = Events::new((begun, more), shape, asked.include_usage, readers, asked.response);
     events.reader = Some((visitor, state.env.random_u64()));
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
@@ -100,6 +104,43 @@ fn best(answers: &[Answer], count: usize) -> Vec<Answer> {
     let mut ranked: Vec<&Answer> = answers.iter().collect();
     ranked.sort_by(|a, b| likelihood(b).total_cmp(&likelihood(a)));
     ranked.into_iter().take(count).cloned().collect()
+}
+
+/// Whole answers, and what they say.
+struct Chosen {
+    groups: Vec<Whole>,
+    /// By prompt, those that are returned.
+    best: Vec<Vec<Answer>>,
+    /// What each of them says, where it may call tools.
+    said: Vec<Vec<Option<Vec<Said>>>>,
+}
+
+impl Chosen {
+    /// Of each prompt `count` answers; a search has its own in order.
+    fn of(groups: Vec<Whole>, count: usize, is_search: bool, reader: impl Fn() -> Option<CallReader>) -> Self {
+        let choose = |Whole { answers, .. }: &Whole| match is_search {
+            true => answers[..count.min(answers.len())].to_vec(),
+            false => best(answers, count),
+        };
+        let best: Vec<Vec<Answer>> = groups.iter().map(choose).collect();
+        let read = |answer: &Answer| reader().map(|reader| read_whole(reader, answer));
+        let said = best.iter().map(|answers| answers.iter().map(read).collect()).collect();
+        Self { groups, best, said }
+    }
+
+    /// As an answer to the request, or as a response to it.
+    fn json(&self, shape: &Shape, response: Option<ResponseStream>) -> Value {
+        if let (Some(response), [best, ..], [said, ..]) = (response, &self.best[..], &self.said[..]) {
+            return whole_response(response, best, said);
+        }
+        let parts = self.groups.iter().zip(self.best.iter().zip(&self.said));
+        let groups: Vec<Group<'_>> =
+            parts.map(|(whole, (answers, said))| Group { answers, said, told: &whole.told }).collect();
+        let mut json = shape.answers(&groups);
+        // Those that were not chosen count, too.
+        json["usage"] = usage(self.groups.iter().map(|group| group.answers.iter().map(|answer| &answer.finish)));
+        json
+    }
 }
 
 /// What a whole answer says.
@@ -156,7 +197,9 @@ fn named_event(data: &Value) -> Bytes {
 
 /// The events of all answers to a question, as they come. Dropping it drops the answers, which cancels the request.
 struct Events {
-    answers: SelectAll<BoxStream<'static, (usize, Result<Event, Error>)>>,
+    answers: Pieces,
+    /// Answers to each prompt.
+    per_prompt: usize,
     citations: Vec<Citation>,
     shape: Shape,
     /// Where the answer is a response and not a chat's.
@@ -166,36 +209,39 @@ struct Events {
     characters: Vec<usize>,
     /// Of each choice, where it may call tools.
     readers: Vec<Option<CallReader>>,
-    /// Choices that have ended.
-    finished: Vec<Finish>,
+    /// Choices that have ended, by prompt.
+    finished: Vec<Vec<Finish>>,
     ready: VecDeque<Bytes>,
     /// Who reads it, as a key that is revoked reads no further; and the number of the fault that may break it off.
     reader: Option<(Visitor, u64)>,
 }
 
 impl Events {
+    /// Of the first prompt's answers, and of those to `more`; each choice has its reader.
     fn new(
-        answers: Vec<AnswerStream>,
+        (begun, more): (Begun, Pieces),
         shape: Shape,
         include_usage: bool,
         readers: Vec<Option<CallReader>>,
         mut response: Option<ResponseStream>,
     ) -> Self {
+        let (choices, per_prompt) = (readers.len(), begun.answers.len());
         let openings = match &mut response {
             Some(response) => response.begin().iter().map(named_event).collect(),
-            None => (0..answers.len()).filter_map(|index| Some(event(&shape.opening(index)?))).collect(),
+            None => (0..choices).filter_map(|index| Some(event(&shape.opening(index)?))).collect(),
         };
         Self {
             ready: openings,
             response,
-            citations: answers.first().map(|answer| answer.citations.clone()).unwrap_or_default(),
+            citations: begun.answers.first().map(|answer| answer.citations.clone()).unwrap_or_default(),
             shape,
             include_usage,
-            characters: vec![0; answers.len()],
+            characters: vec![0; choices],
             readers,
-            finished: Vec::new(),
+            finished: vec![Vec::new(); choices.div_ceil(per_prompt.max(1))],
             reader: None,
-            answers: answers.into_iter().enumerate().map(|(index, answer)| events(index, answer)).collect(),
+            answers: futures::stream::select(begun.pieces(0), more).boxed(),
+            per_prompt,
         }
     }
 
@@ -226,14 +272,15 @@ impl Events {
         let (index, next) = self.answers.next().await?;
         let may_still = self.reader.as_ref().map_or(Ok(()), |(reader, _)| reader.check_still());
         match may_still.and(next) {
-            Ok(Event::Token(token)) => {
+            Ok(Piece::Echo(told)) => self.repeat(index, &told),
+            Ok(Piece::Event(Event::Token(token))) => {
                 self.say(index, Some(&token.text), Some(&token));
             }
-            Ok(Event::Tail(text)) => self.say(index, Some(&text), None),
-            Ok(Event::Finished(finish)) => self.end(index, *finish),
+            Ok(Piece::Event(Event::Tail(text))) => self.say(index, Some(&text), None),
+            Ok(Piece::Event(Event::Finished(finish))) => self.end(index, *finish),
             Err(error) => {
                 tracing::warn!(id = self.shape.id(), %error, "an answer broke off");
-                self.answers.clear();
+                self.drop_answers();
                 let error = match &self.reader {
                     Some((reader, fault)) => reader.told(error, *fault),
                     None => error,
@@ -275,6 +322,17 @@ impl Events {
         self.ready.extend(calls.iter().map(event));
     }
 
+    /// Sends a prompt before the answer to it.
+    fn repeat(&mut self, index: usize, told: &Told) {
+        self.ready.push_back(event(&self.shape.echo(index, told)));
+        self.characters[index] = told.characters;
+    }
+
+    /// Their places are free, however long the client takes to read the rest.
+    fn drop_answers(&mut self) {
+        self.answers = futures::stream::empty().boxed();
+    }
+
     fn piece(&mut self, index: usize, text: &str, token: Option<&TokenEvent>) {
         self.ready.push_back(event(&self.shape.piece(index, text, token, self.characters[index])));
     }
@@ -285,29 +343,23 @@ impl Events {
             let events = response.end(&self.citations, &finish);
             trace::describe_answers([&finish]);
             self.ready.extend(events.iter().map(named_event));
-            self.answers.clear();
+            self.drop_answers();
             return;
         }
         let has_called = self.readers[index].as_ref().is_some_and(CallReader::has_called);
-        self.ready.push_back(event(&self.shape.ending(index, &self.citations, &finish, has_called)));
-        self.finished.push(finish);
-        if self.finished.len() < self.characters.len() {
+        let (citations, characters) = (&self.citations, self.characters[index]);
+        self.ready.push_back(event(&self.shape.ending(index, citations, &finish, has_called, characters)));
+        self.finished[index / self.per_prompt.max(1)].push(finish);
+        if self.finished.iter().map(Vec::len).sum::<usize>() < self.characters.len() {
             return;
         }
-        trace::describe_answers(&self.finished);
-        // Their place is free, however long the client takes to read the rest.
-        self.answers.clear();
+        trace::describe_answers(self.finished.iter().flatten());
+        self.drop_answers();
         if self.include_usage {
             self.ready.push_back(event(&self.shape.usage_chunk(&self.finished)));
         }
         self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
     }
-}
-
-/// The events of one choice.
-fn events(index: usize, answer: AnswerStream) -> BoxStream<'static, (usize, Result<Event, Error>)> {
-    let next = move |mut answer: AnswerStream| async move { answer.next().await.map(|event| ((index, event), answer)) };
-    futures::stream::unfold(answer, next).boxed()
 }
 
 #[cfg(test)]
@@ -318,7 +370,8 @@ mod tests {
 
     fn answer(text: &str, logprobs: &[f32]) -> Answer {
         let token = |logprob: &f32| TokenEvent { id: 0, text: String::new(), logprob: *logprob, top: Vec::new() };
-        let finish = Finish { reason: FinishReason::Length, usage: Usage::default(), report: ReuseReport::default() };
+        let (usage, report) = (Usage::default(), ReuseReport::default());
+        let finish = Finish { reason: FinishReason::Length, usage, report, end_token: None };
         Answer { text: text.into(), citations: Vec::new(), tokens: logprobs.iter().map(token).collect(), finish }
     }
 

@@ -16,6 +16,7 @@ use super::identity::Visitor;
 use super::responses::Requested;
 use super::responses::stream::ResponseStream;
 use super::shape::Shape;
+use super::told::Wish;
 use super::tools::{Tools, name_tools, sent_calls};
 use crate::api::chat::RequestMessage;
 use crate::error::{Error, Result};
@@ -44,23 +45,24 @@ pub async fn answer(
 ) -> Answered {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
+    check_answers(&generation)?;
     let visitor = Visitor::of(request)?;
     let tenant = generation.extension.settle(&visitor)?;
     let collection = generation.extension.collection.clone();
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
-    let mut messages = fields
-        .need::<Vec<RequestMessage>>("messages")?
-        .into_iter()
-        .enumerate()
-        .map(|(index, message)| plain(index, message))
-        .collect::<Result<Vec<_>>>()?;
+    let messages = fields.need::<Vec<RequestMessage>>("messages")?;
+    let messages = conversation(&mut fields, messages)?;
     fields.finish()?;
-    name_tools(&mut messages);
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
+    let wish = Wish { prompt_logprobs: generation.sampling.prompt_logprobs, ..Wish::default() };
     let list = tools.as_ref().map(|tools| tools.list.clone()).unwrap_or_default();
     let input = match generation.extension.pml.take() {
         Some(pml) => {
+            if !wish.is_nothing() {
+                let message = "`prompt_logprobs` is not told of a prompt of modules; leave it out";
+                return Err(Error::invalid_field("prompt_logprobs", message).into());
+            }
             let prompt = ("messages[0].content", markup(messages, &list, &generation.extension)?);
             pml.input(prompt, &opened.ragstone, &tenant, caller(request), generation.deadline).await?
         }
@@ -79,17 +81,12 @@ pub async fn answer(
         caller: caller(request),
         deadline: generation.deadline,
     };
-    if generation.choices < generation.answers {
-        return Err(Error::invalid_field(
-            "best_of",
-            "`best_of` is a field of /v1/completions; here all answers are returned",
-        )
-        .into());
-    }
     let asked = Asked {
         choices: generation.choices,
         shape: Shape::chat(&state.env, &opened.model_id, question.sampling.logprobs),
         question,
+        more: Vec::new(),
+        wish,
         stream: generation.stream,
         include_usage: generation.include_usage,
         tools,
@@ -99,6 +96,54 @@ pub async fn answer(
     match collection {
         Some(collection) => naming(opened, &visitor, &collection, answered).await,
         None => answered,
+    }
+}
+
+/// Refuses what only plain completions have.
+fn check_answers(generation: &Generation) -> Result<()> {
+    if generation.sampling.max_tokens == 0 {
+        return Err(Error::invalid_field("max_tokens", "`max_tokens` must be at least 1"));
+    }
+    if generation.choices < generation.answers {
+        let message = "`best_of` is a field of /v1/completions; here all answers are returned";
+        return Err(Error::invalid_field("best_of", message));
+    }
+    Ok(())
+}
+
+/// The messages as a chat template takes them; takes the fields that say how their prompt ends.
+pub fn conversation(fields: &mut Fields, messages: Vec<RequestMessage>) -> Result<Vec<ChatMessage>> {
+    check_end(fields, messages.last().is_some_and(|message| message.role == "assistant"))?;
+    let plain = messages.into_iter().enumerate().map(|(index, message)| plain(index, message));
+    let mut messages = plain.collect::<Result<Vec<_>>>()?;
+    name_tools(&mut messages);
+    Ok(messages)
+}
+
+/// vLLM's two fields on how the prompt ends, which must say what it does: an assistant's message at the end is continued, and behind any
+/// other one a new turn begins.
+fn check_end(fields: &mut Fields, is_begun: bool) -> Result<()> {
+    let (goes_on, opens) = ("continue_final_message", "add_generation_prompt");
+    let refused = |field, message| Err(Error::invalid_field(field, message));
+    match (fields.take::<bool>(goes_on)?, fields.take::<bool>(opens)?) {
+        (Some(true), Some(true)) => refused(
+            goes_on,
+            "`continue_final_message` and `add_generation_prompt` contradict each other; leave one out",
+        ),
+        (Some(true), _) if !is_begun => {
+            refused(goes_on, "`continue_final_message` needs a last message that is the assistant's")
+        }
+        (Some(false), _) if is_begun => refused(
+            goes_on,
+            "the last message is the assistant's, which is continued; leave `continue_final_message` out",
+        ),
+        (_, Some(true)) if is_begun => {
+            refused(opens, "the last message is the assistant's, which is continued; leave `add_generation_prompt` out")
+        }
+        (_, Some(false)) if !is_begun => {
+            refused(opens, "`add_generation_prompt` may be false where the last message is the assistant's alone")
+        }
+        _ => Ok(()),
     }
 }
 

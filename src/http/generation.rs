@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ragstone_actors::{Context, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
-use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, SamplingParams};
+use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, MAX_LOGPROBS, SamplingParams};
 use ragstone_storage::env::Env;
 use serde_json::Value;
 
@@ -58,6 +58,8 @@ const TAKEN: &[&str] = &[
     "web_search_options",
     "moderation",
     "add_generation_prompt",
+    "continue_final_message",
+    "prompt_logprobs",
 ];
 
 /// Bookkeeping and hints: without effect on the answer.
@@ -73,16 +75,8 @@ const HINTS: &[&str] = &[
 ];
 
 /// With them the answer would be another one: refused unless they ask for nothing.
-const REFUSED: &[&str] = &[
-    "functions",
-    "audio",
-    "bad_words",
-    "allowed_token_ids",
-    "continue_final_message",
-    "chat_template",
-    "grammar",
-    "json_schema",
-];
+const REFUSED: &[&str] =
+    &["functions", "audio", "bad_words", "allowed_token_ids", "chat_template", "grammar", "json_schema"];
 
 /// Whether both endpoints know a field, or the one whose `own` fields these are. Others are ignored, and named in a header.
 pub fn is_known(name: &str, own: &[&str]) -> bool {
@@ -203,9 +197,6 @@ impl Generation {
             }
             None => fields.take("max_tokens")?,
         };
-        if max_tokens == Some(0) {
-            return Err(Error::invalid_field("max_tokens", "`max_tokens` must be at least 1"));
-        }
         let (choices, answers) = choices(fields)?;
         // As llama.cpp names it; what the answer is does not depend on it.
         let drafts = fields.take("speculative.n_max")?;
@@ -221,6 +212,10 @@ impl Generation {
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
         let stream = fields.take("stream")?.unwrap_or(false);
+        if stream && sampling.prompt_logprobs.is_some() {
+            let message = "`prompt_logprobs` come with a whole answer; leave `stream` out";
+            return Err(Error::invalid_field("prompt_logprobs", message));
+        }
         if stream && sampling.beams.is_some() {
             return Err(Error::invalid_field(
                 "stream",
@@ -257,7 +252,6 @@ impl Generation {
             fields.refuse_unless(name, |_| false)?;
         }
         fields.refuse_unless("function_call", |value| matches!(value.as_str(), Some("none" | "auto")))?;
-        fields.refuse_unless("add_generation_prompt", |value| *value == true)?;
         fields.refuse_unless("modalities", |value| *value == serde_json::json!(["text"]))
     }
 }
@@ -328,6 +322,10 @@ fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64
         stop_token_ids: fields.take("stop_token_ids")?.unwrap_or_default(),
         show_control: !fields.take("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
+        prompt_logprobs: fields
+            .take::<u64>("prompt_logprobs")?
+            .map(|count| alternatives("prompt_logprobs", count, MAX_LOGPROBS))
+            .transpose()?,
         logprob_token_ids: Vec::new(),
         grammar: None,
         beams: None,
@@ -430,15 +428,14 @@ mod tests {
     }
 
     /// Taken to be refused, or without effect.
-    const UNSAID: &[&str] =
-        &["function_call", "modalities", "web_search_options", "moderation", "add_generation_prompt"];
+    const UNSAID: &[&str] = &["function_call", "modalities", "web_search_options", "moderation"];
 
     #[test]
     fn the_described_fields_are_those_that_are_taken() {
         let document = crate::api::openapi::document();
         for (name, own) in [
             ("ChatRequest", &["messages", "logprobs", "top_logprobs"][..]),
-            ("CompletionRequest", &["prompt", "logprobs"]),
+            ("CompletionRequest", &["prompt", "logprobs", "echo"]),
         ] {
             let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();
             let mut described: Vec<&str> = described.keys().map(String::as_str).collect();

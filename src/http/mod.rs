@@ -1,6 +1,7 @@
 //! The HTTP surface: OpenAI's endpoints, collections, what operators look at, and the page.
 
 mod answer;
+mod asking;
 pub mod body;
 mod cache;
 mod chat;
@@ -17,6 +18,7 @@ mod generation;
 pub mod identity;
 mod ingests;
 mod keys;
+mod logprobs;
 pub mod mcp;
 mod operations;
 mod page;
@@ -27,6 +29,8 @@ mod responses;
 mod schemas;
 mod shape;
 pub mod state;
+mod tokenize;
+mod told;
 mod tools;
 mod unread;
 pub mod visitor;
@@ -65,6 +69,10 @@ pub fn app(
         .wrap(from_fn(account))
         .service(resource("/v1/chat/completions", "POST", vec![web::post().to(chat::complete)]))
         .service(resource("/v1/completions", "POST", vec![web::post().to(completions::complete)]))
+        // As vLLM and llama.cpp name them.
+        .service(resource("/tokenize", "POST", vec![web::post().to(tokenize::tokenize)]))
+        .service(resource("/detokenize", "POST", vec![web::post().to(tokenize::detokenize)]))
+        .service(resource("/tokenizer_info", "GET", vec![web::get().to(tokenize::info)]))
         .service(resource("/v1/responses", "POST", vec![web::post().to(responses::create)]))
         .service(resource("/v1/embeddings", "POST", vec![web::post().to(embeddings::embed)]))
         .service(resource("/v1/rerank", "POST", vec![web::post().to(rerank::rerank)]))

@@ -2,8 +2,10 @@
 
 use ragstone_actors::{Answer, Citation, Finish, FinishReason, TokenEvent};
 use ragstone_storage::env::Env;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::logprobs::{self, Lists};
+use super::told::Told;
 use super::tools::Said;
 
 /// Which endpoint's JSON, and what its every object repeats.
@@ -15,6 +17,13 @@ pub struct Shape {
     model: String,
     /// Alternatives beside each token; `None` where no log-probabilities were asked for.
     logprobs: Option<u8>,
+}
+
+/// The answers to one prompt, whole. Each has what it said where that was read for calls.
+pub struct Group<'a> {
+    pub answers: &'a [Answer],
+    pub said: &'a [Option<Vec<Said>>],
+    pub told: &'a Told,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,35 +83,68 @@ impl Shape {
         })
     }
 
-    /// All answers to a question, whole. Each has what it said where that was read for calls.
-    pub fn answers(&self, answers: &[Answer], said: &[Option<Vec<Said>>]) -> Value {
-        let said = said.iter().map(Option::as_deref).chain(std::iter::repeat(None));
-        let choices = answers.iter().zip(said).enumerate();
-        let choices = choices.map(|(index, (answer, said))| self.choice(index, answer, said)).collect();
-        let mut whole = self.object(false, choices);
-        if let Some(first) = answers.first() {
-            whole["usage"] = usage(answers.iter().map(|answer| &answer.finish));
+    /// All answers to a request's prompts, whole: those to one prompt stand together.
+    pub fn answers(&self, groups: &[Group<'_>]) -> Value {
+        let mut choices = Vec::new();
+        for Group { answers, said, told } in groups {
+            let said = said.iter().map(Option::as_deref).chain(std::iter::repeat(None));
+            for (answer, said) in answers.iter().zip(said) {
+                choices.push(self.choice(choices.len(), answer, said, told));
+            }
+        }
+        let mut whole = self.object(false, choices.into());
+        if let Some((group, first)) = groups.first().and_then(|group| Some((group, group.answers.first()?))) {
+            whole["usage"] = usage(groups.iter().map(|group| group.answers.iter().map(|answer| &answer.finish)));
             whole["ragstone"] = extension(&first.citations, &first.finish);
+            if let (Kind::Chat, Some(logprobs)) = (self.kind, &group.told.prompt_logprobs) {
+                whole["prompt_logprobs"] = logprobs.clone();
+            }
         }
         whole
     }
 
-    fn choice(&self, index: usize, answer: &Answer, said: Option<&[Said]>) -> Value {
-        let logprobs = self.logprobs(&answer.tokens, 0);
+    fn choice(&self, index: usize, answer: &Answer, said: Option<&[Said]>, told: &Told) -> Value {
         let reason = answer.finish.reason.name();
         match self.kind {
             Kind::Chat if said.is_some_and(|said| said.iter().any(Said::is_call)) => json!({
-                "index": index, "finish_reason": called(reason), "logprobs": logprobs,
+                "index": index, "finish_reason": called(reason), "logprobs": self.logprobs(&answer.tokens, 0),
                 "message": called_message(said.unwrap_or_default()),
             }),
             Kind::Chat => json!({
-                "index": index, "finish_reason": reason, "logprobs": logprobs,
+                "index": index, "finish_reason": reason, "logprobs": self.logprobs(&answer.tokens, 0),
                 "message": { "role": "assistant", "content": answer.text, "refusal": null },
             }),
             Kind::Completion => {
-                json!({ "index": index, "finish_reason": reason, "logprobs": logprobs, "text": answer.text })
+                let text = format!("{}{}", told.echo.as_deref().unwrap_or_default(), answer.text);
+                let logprobs = self.behind_prompt(told, answer);
+                let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs, "text": text });
+                if let Some(logprobs) = &told.prompt_logprobs {
+                    choice["prompt_logprobs"] = logprobs.clone();
+                }
+                choice
             }
         }
+    }
+
+    /// A plain completion's log-probabilities, with those of its prompt where that is repeated. Then they have the token that ended it, too:
+    /// clients count on one element for each token that was generated.
+    fn behind_prompt(&self, told: &Told, answer: &Answer) -> Value {
+        let Some(count) = self.logprobs else { return Value::Null };
+        let mut lists = told.lists.clone().unwrap_or_default();
+        lists.add(&answer.tokens, told.characters);
+        if let (Some(_), Some(end)) = (&told.lists, &answer.finish.end_token) {
+            lists.add(std::slice::from_ref(end), told.characters + answer.text.chars().count());
+        }
+        lists.json(count)
+    }
+
+    /// The chunk that repeats the prompt before a choice of a plain completion.
+    pub fn echo(&self, index: usize, told: &Told) -> Value {
+        let logprobs = match (self.logprobs, &told.lists) {
+            (Some(count), Some(lists)) => lists.clone().json(count),
+            _ => Value::Null,
+        };
+        self.chunk(index, Value::Null, told.echo.as_deref().unwrap_or_default(), logprobs, None)
     }
 
     /// The chunk that opens a choice of a chat's stream; plain completions have none.
@@ -127,9 +169,21 @@ impl Shape {
         [begin, goes_on].map(|call| self.chunk(index, json!({ "tool_calls": [call] }), "", Value::Null, None))
     }
 
-    /// The chunk that ends a choice, with citations and the reuse report.
-    pub fn ending(&self, index: usize, citations: &[Citation], finish: &Finish, has_called: bool) -> Value {
-        let mut chunk = self.chunk(index, json!({}), "", Value::Null, Some(finish.reason));
+    /// The chunk that ends a choice, with citations and the reuse report. Behind a prompt's log-probabilities it has those of the token that
+    /// ended it; `offset` counts the characters before that.
+    pub fn ending(
+        &self,
+        index: usize,
+        citations: &[Citation],
+        finish: &Finish,
+        has_called: bool,
+        offset: usize,
+    ) -> Value {
+        let logprobs = match &finish.end_token {
+            Some(end) => self.logprobs(std::slice::from_ref(end), offset),
+            None => Value::Null,
+        };
+        let mut chunk = self.chunk(index, json!({}), "", logprobs, Some(finish.reason));
         if has_called {
             chunk["choices"][0]["finish_reason"] = called(finish.reason.name()).into();
         }
@@ -137,8 +191,8 @@ impl Shape {
         chunk
     }
 
-    /// The chunk of `stream_options.include_usage`.
-    pub fn usage_chunk(&self, finishes: &[Finish]) -> Value {
+    /// The chunk of `stream_options.include_usage`; the finishes of the answers to one prompt stand together.
+    pub fn usage_chunk(&self, finishes: &[Vec<Finish>]) -> Value {
         let mut chunk = self.object(true, json!([]));
         chunk["usage"] = usage(finishes);
         chunk
@@ -156,11 +210,8 @@ impl Shape {
     fn logprobs(&self, tokens: &[TokenEvent], offset: usize) -> Value {
         match (self.logprobs, self.kind) {
             (None, _) => Value::Null,
-            (Some(_), Kind::Chat) => {
-                let content: Vec<Value> = tokens.iter().map(chat_logprob).collect();
-                json!({ "content": content, "refusal": null })
-            }
-            (Some(count), Kind::Completion) => completion_logprobs(tokens, offset, count),
+            (Some(_), Kind::Chat) => logprobs::of_chat(tokens),
+            (Some(count), Kind::Completion) => Lists::of_answer(tokens, offset).json(count),
         }
     }
 }
@@ -184,13 +235,19 @@ fn called_message(said: &[Said]) -> Value {
     json!({ "role": "assistant", "content": content, "refusal": null, "tool_calls": calls })
 }
 
-/// Token counts of all answers to a question, which have one prompt. What OpenAI calls cached is exact; what was blended stands beside it.
-pub fn usage<'a>(finishes: impl IntoIterator<Item = &'a Finish>) -> Value {
+/// Token counts of all answers; those to one prompt stand together, and it counts once. What OpenAI calls cached is exact; what was blended
+/// stands beside it.
+pub fn usage<'a, G: IntoIterator<Item = &'a Finish>>(groups: impl IntoIterator<Item = G>) -> Value {
     let (mut prompt, mut exact, mut blended, mut completion) = (0, 0, 0, 0);
-    for Finish { usage, report, .. } in finishes {
-        prompt = usage.prompt_tokens;
-        (exact, blended) = (report.tokens.exact, report.tokens.blended);
-        completion += usage.completion_tokens;
+    for group in groups {
+        for (at, Finish { usage, report, .. }) in group.into_iter().enumerate() {
+            if at == 0 {
+                prompt += usage.prompt_tokens;
+                exact += report.tokens.exact;
+                blended += report.tokens.blended;
+            }
+            completion += usage.completion_tokens;
+        }
     }
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
@@ -200,45 +257,6 @@ pub fn usage<'a>(finishes: impl IntoIterator<Item = &'a Finish>) -> Value {
 
 fn extension(citations: &[Citation], finish: &Finish) -> Value {
     json!({ "citations": citations, "report": finish.report })
-}
-
-fn chat_logprob(token: &TokenEvent) -> Value {
-    let one = |text: &str, bytes: &[u8], logprob: f32| json!({ "token": text, "logprob": logprob, "bytes": bytes });
-    let mut chosen = one(&token.text, token.text.as_bytes(), token.logprob);
-    let top = token.top.iter();
-    chosen["top_logprobs"] = top.map(|other| one(&name(&other.bytes), &other.bytes, other.logprob)).collect();
-    chosen
-}
-
-/// What OpenAI calls a token: its text, or its bytes where they are none.
-fn name(bytes: &[u8]) -> String {
-    std::str::from_utf8(bytes).map_or_else(|_| escaped(bytes), str::to_owned)
-}
-
-/// `bytes:\xe2\x80`
-fn escaped(bytes: &[u8]) -> String {
-    bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}"))
-}
-
-fn completion_logprobs(tokens: &[TokenEvent], mut offset: usize, count: u8) -> Value {
-    let (mut texts, mut logprobs, mut tops, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for token in tokens {
-        texts.push(token.text.as_str());
-        logprobs.push(token.logprob);
-        // Two ids may stand for one text; the likelier one, which comes first, has it for its name.
-        let mut top = Map::new();
-        for other in &token.top {
-            let names = [name(&other.bytes), escaped(&other.bytes), format!("token_id:{}", other.id)];
-            if let Some(free) = names.into_iter().find(|name| !top.contains_key(name)) {
-                top.insert(free, json!(other.logprob));
-            }
-        }
-        tops.push(Value::Object(top));
-        offsets.push(offset);
-        offset += token.text.chars().count();
-    }
-    let tops = if count == 0 { Value::Null } else { Value::Array(tops) };
-    json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
 }
 
 #[cfg(test)]
@@ -258,27 +276,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn tokens_of_one_text_keep_apart() {
-        let other = |id, bytes: &[u8]| Alternative { id, bytes: bytes.to_vec(), logprob: -(id as f32) };
-        let top = vec![other(1, b"a"), other(2, b"a"), other(3, b"a"), other(4, b"\xe2\x80"), other(5, b"\xe2")];
-        let token = TokenEvent { id: 1, text: "a".into(), logprob: -1.0, top };
-        let json = completion_logprobs(std::slice::from_ref(&token), 0, 5);
-        let expected = json!({
-            "a": -1.0, "bytes:\\x61": -2.0, "token_id:3": -3.0, "bytes:\\xe2\\x80": -4.0, "bytes:\\xe2": -5.0
-        });
-        assert_eq!(json["top_logprobs"][0], expected);
-        assert_eq!(
-            chat_logprob(&token)["top_logprobs"][4],
-            json!({ "token": "bytes:\\xe2", "logprob": -5.0, "bytes": [0xE2] })
-        );
-    }
-
     fn finish() -> Finish {
         let usage = Usage { prompt_tokens: 3, completion_tokens: 2 };
         let mut report = ReuseReport::default();
         (report.tokens.exact, report.tokens.blended, report.tokens.computed) = (2, 3, 1);
-        Finish { reason: FinishReason::Length, usage, report }
+        Finish { reason: FinishReason::Length, usage, report, end_token: None }
     }
 
     #[test]
@@ -288,7 +290,7 @@ mod tests {
             Answer {
                 text: "aé".into(), citations: Vec::new(), tokens: vec![token("a"), token("é")], finish: finish()
             };
-        let json = shape.answers(&[answer.clone(), answer], &[]);
+        let json = shape.answers(&[group(&[answer.clone(), answer], &Told::default())]);
         assert_eq!((&json["object"], &json["created"]), (&json!("chat.completion"), &json!(5)));
         let choice = &json["choices"][0];
         assert_eq!(choice["message"]["content"], "aé");
@@ -302,6 +304,10 @@ mod tests {
         assert_eq!(json["ragstone"]["report"]["tokens"]["exact"], 2);
     }
 
+    fn group<'a>(answers: &'a [Answer], told: &'a Told) -> Group<'a> {
+        Group { answers, said: &[], told }
+    }
+
     fn round_trip<T: serde::Serialize + serde::de::DeserializeOwned>(json: &Value) {
         let typed: T = serde_json::from_value(json.clone()).unwrap_or_else(|error| panic!("{error}: {json}"));
         assert_eq!(serde_json::to_value(typed).unwrap(), *json);
@@ -313,20 +319,58 @@ mod tests {
         let answer = Answer { text: "a".into(), citations: vec![citation], tokens: vec![token("a")], finish: finish() };
         let call = Said::Call { index: 0, id: "c".into(), name: "f".into(), arguments: "{}".into() };
         let (env, citations) = (Env::seeded(1, 5_000), answer.citations.clone());
+        let told = Told {
+            echo: Some("é".into()),
+            characters: 1,
+            lists: Some(Lists::of_answer(&[token("é")], 0)),
+            prompt_logprobs: Some(json!([null, { "1": { "logprob": -0.5, "rank": 1, "decoded_token": "a" } }])),
+        };
         for logprobs in [None, Some(1)] {
             let (chat, text) = (Shape::chat(&env, "m", logprobs), Shape::completion(&env, "m", logprobs));
-            round_trip::<ChatCompletion>(&chat.answers(std::slice::from_ref(&answer), &[]));
-            round_trip::<ChatCompletion>(&chat.answers(std::slice::from_ref(&answer), &[Some(vec![call.clone()])]));
-            round_trip::<TextCompletion>(&text.answers(std::slice::from_ref(&answer), &[]));
+            round_trip::<ChatCompletion>(&chat.answers(&[group(std::slice::from_ref(&answer), &told)]));
+            let called = [Some(vec![call.clone()])];
+            let group = Group { said: &called, ..group(std::slice::from_ref(&answer), &told) };
+            round_trip::<ChatCompletion>(&chat.answers(&[group]));
+            round_trip::<TextCompletion>(&text.answers(&[group(std::slice::from_ref(&answer), &told)]));
             round_trip::<ChatChunk>(&chat.opening(0).unwrap());
             round_trip::<ChatChunk>(&chat.piece(0, "a", Some(&token("a")), 0));
             chat.call(0, 0, "c", "f", "{}").iter().for_each(round_trip::<ChatChunk>);
-            round_trip::<ChatChunk>(&chat.ending(0, &citations, &finish(), true));
-            round_trip::<ChatChunk>(&chat.usage_chunk(&[finish()]));
+            round_trip::<ChatChunk>(&chat.ending(0, &citations, &finish(), true, 0));
+            round_trip::<ChatChunk>(&chat.usage_chunk(&[vec![finish()]]));
+            round_trip::<TextChunk>(&text.echo(0, &told));
             round_trip::<TextChunk>(&text.piece(0, "a", Some(&token("a")), 0));
-            round_trip::<TextChunk>(&text.ending(0, &citations, &finish(), false));
-            round_trip::<TextChunk>(&text.usage_chunk(&[finish()]));
+            round_trip::<TextChunk>(&text.ending(0, &citations, &finish(), false, 0));
+            round_trip::<TextChunk>(&text.usage_chunk(&[vec![finish()]]));
         }
+    }
+
+    /// The prompt's text and tokens stand in front of each choice, and what ended it behind; each prompt counts once.
+    #[test]
+    fn prompts_are_repeated_before_their_own_answers() {
+        let shape = Shape::completion(&Env::seeded(1, 0), "m", Some(2));
+        let told = |text: &str| Told {
+            echo: Some(text.into()),
+            characters: text.chars().count(),
+            lists: Some(Lists::of_answer(&[token(text)], 0)),
+            prompt_logprobs: None,
+        };
+        let end = Finish { reason: FinishReason::Stop, end_token: Some(token("</s>")), ..finish() };
+        let answer = Answer { text: "a".into(), citations: Vec::new(), tokens: vec![token("a")], finish: end.clone() };
+        let (answers, told) = ([answer.clone(), answer], [told("é"), told("bc")]);
+        let json = shape.answers(&[group(&answers, &told[0]), group(&answers, &told[1])]);
+        let of = |field: &dyn Fn(&Value) -> Value| -> Vec<Value> {
+            json["choices"].as_array().unwrap().iter().map(field).collect()
+        };
+        assert_eq!(of(&|choice| choice["index"].clone()), [0, 1, 2, 3]);
+        assert_eq!(of(&|choice| choice["text"].clone()), ["éa", "éa", "bca", "bca"]);
+        assert_eq!(json["choices"][3]["logprobs"]["tokens"], json!(["bc", "a", "</s>"]));
+        assert_eq!(json["choices"][3]["logprobs"]["text_offset"], json!([0, 2, 3]));
+        assert_eq!(json["usage"]["total_tokens"], 2 * 3 + 4 * 2);
+        let chunk = shape.echo(2, &told[1]);
+        assert_eq!((&chunk["choices"][0]["index"], &chunk["choices"][0]["text"]), (&json!(2), &json!("bc")));
+        let chunk = shape.ending(2, &[], &end, false, 3);
+        assert_eq!(chunk["choices"][0]["logprobs"]["tokens"], json!(["</s>"]));
+        assert_eq!(chunk["choices"][0]["logprobs"]["text_offset"], json!([3]));
     }
 
     #[test]
@@ -338,7 +382,7 @@ mod tests {
         assert_eq!(chunk["choices"][0]["index"], 1);
         assert_eq!(chunk["choices"][0]["logprobs"]["text_offset"], json!([4]));
         assert_eq!(chunk["choices"][0]["logprobs"]["top_logprobs"][0]["b"], json!(-1.5));
-        assert_eq!(shape.ending(0, &[], &finish(), false)["choices"][0]["finish_reason"], "length");
-        assert_eq!(shape.usage_chunk(&[finish()])["choices"], json!([]));
+        assert_eq!(shape.ending(0, &[], &finish(), false, 0)["choices"][0]["finish_reason"], "length");
+        assert_eq!(shape.usage_chunk(&[vec![finish()]])["choices"], json!([]));
     }
 }

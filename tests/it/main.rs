@@ -41,6 +41,7 @@ mod models;
 mod models_command;
 mod openai_client;
 mod openai_fields;
+mod openai_prompts;
 mod openai_shape;
 mod openai_tools;
 mod openapi;

@@ -113,10 +113,8 @@ async fn what_would_change_the_answer_is_refused_by_name() {
             assert_eq!((status, &error["error"]["param"]), (400, &json!(field)), "{path} {error}");
         }
     }
-    for (field, value) in [("echo", json!(true)), ("suffix", json!("b"))] {
-        let (status, error) = service.post(TEXT, &with(text(), &json!({ field: value }))).await;
-        assert_eq!((status, &error["error"]["param"]), (400, &json!(field)), "{error}");
-    }
+    let (status, error) = service.post(TEXT, &with(text(), &json!({ "suffix": "b" }))).await;
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("suffix")), "{error}");
 }
 
 /// Every field that the lists name is taken by somebody: a null is as good as nothing.

@@ -213,6 +213,7 @@ impl<B: Backend> Trials<B> {
             env: self.env.clone(),
             files_answer: false,
             is_wanted: self.is_wanted.clone(),
+            scores: None,
         };
         prefill(&*self.model, &mut self.pool, prompt, &self.blocks, CHUNK_ROWS).map_err(|error| match error {
             PrefillError::Failed(error) => error,

@@ -329,7 +329,10 @@ impl<B: Backend> Device<B> {
         let env = self.env.clone();
         let files_answer = decode.iter().any(|spec| spec.file.is_some());
         let is_wanted = Arc::new(is_wanted);
-        let prompt = Prompt { tokens: tokens.clone(), plan, loads, selection, env, files_answer, is_wanted };
+        // Whoever goes on with an answer that was interrupted has been told already.
+        let asking = decode.first().filter(|spec| !spec.is_begun);
+        let scores = asking.and_then(|spec| spec.sampler.params().prompt_logprobs);
+        let prompt = Prompt { tokens: tokens.clone(), plan, loads, selection, env, files_answer, is_wanted, scores };
         let prefill = Prefill::new(&*self.backend, prompt);
         let inbox = self.inbox.clone();
         prefill.wake(Arc::new(move || inbox.stir()));

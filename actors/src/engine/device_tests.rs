@@ -269,6 +269,7 @@ fn drain(decoded: &mut mpsc::Receiver<Decoded>) -> Bits {
     let mut bits = Vec::new();
     while let Some(item) = decoded.blocking_recv() {
         match item {
+            Decoded::EndToken(_) => {}
             Decoded::Token(sampled) => bits.push(sampled),
             Decoded::End(_) => break,
             Decoded::Failed(error) => panic!("{error}"),

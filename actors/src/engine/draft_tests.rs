@@ -36,6 +36,7 @@ fn drain(mut decoded: mpsc::Receiver<Decoded>) -> Whole {
     let mut tokens = Vec::new();
     while let Some(item) = decoded.blocking_recv() {
         match item {
+            Decoded::EndToken(_) => {}
             Decoded::Token(sampled) => tokens.push(sampled),
             Decoded::End(reason) => return (tokens, Some(reason)),
             Decoded::Failed(error) => panic!("{error}"),

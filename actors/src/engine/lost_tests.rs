@@ -188,6 +188,7 @@ fn answers(engine: &Engine, env: &Env, asked: &[(u32, u32, usize)], lookup: &Loo
             let mut ids = Vec::new();
             whole.push(loop {
                 match output.blocking_recv().expect("an end") {
+                    Decoded::EndToken(_) => {}
                     Decoded::Token(sampled) => ids.push(sampled.id),
                     Decoded::End(_) => {
                         assert_eq!(ids, alone(*seed, *length, *more), "prompt {seed}");
@@ -280,6 +281,7 @@ fn what_goes_on_after_a_loss_within_a_draft_is_what_was_said() {
         let mut ids = Vec::new();
         while let Some(item) = decoded.blocking_recv() {
             match item {
+                Decoded::EndToken(_) => {}
                 Decoded::Token(sampled) => ids.push(sampled.id),
                 Decoded::End(_) => break,
                 Decoded::Failed(error) => panic!("{error}"),

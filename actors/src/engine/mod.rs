@@ -28,7 +28,7 @@ use std::time::Duration;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::pool::BLOCK_TOKENS;
-use ragstone_kernels::sampling::{Sampled, Sampler};
+use ragstone_kernels::sampling::{Sampled, Sampler, Scored};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::prompt::plan::LoadPlan;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier, LostPath};
@@ -127,7 +127,7 @@ pub type WhenLost = Arc<dyn Fn(Vec<LostPath>) + Send + Sync>;
 pub struct DecodeSpec {
     /// Draws tokens.
     pub sampler: Sampler,
-    /// Most tokens to generate; at least 1.
+    /// Most tokens to generate; 0: none, the prompt alone is wanted.
     pub max_tokens: usize,
     /// Tokens that end the answer.
     pub end_tokens: Arc<[u32]>,
@@ -147,8 +147,11 @@ pub struct DecodeSpec {
 /// What a running sequence produced.
 #[derive(Debug)]
 pub enum Decoded {
-    /// The next token. An end token is not sent.
+    /// The next token. An end token is not sent so.
     Token(Sampled),
+    /// The end token, where the answer ends with one and log-probabilities of the prompt were asked for: whoever measures a text wants
+    /// those of its end, too.
+    EndToken(Sampled),
     /// The last item of a sequence that ended.
     End(FinishReason),
     /// The last item of a sequence that failed.
@@ -157,6 +160,8 @@ pub enum Decoded {
 
 /// What a prefill reports.
 pub struct PrefillReport {
+    /// What the model thought of each token of the prompt but the first, where a sampler's parameters ask for it.
+    pub scores: Vec<Scored>,
     /// KV that may be kept.
     pub fresh: Vec<FreshSegment>,
     /// Where each token's KV came from.
@@ -367,6 +372,8 @@ mod device_tests;
 mod draft_tests;
 #[cfg(test)]
 mod lost_tests;
+#[cfg(test)]
+mod scored_tests;
 #[cfg(test)]
 mod soak_tests;
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub(super) struct View {
     pub cached: usize,
     /// Prompt tokens that are to be computed.
     pub to_compute: usize,
+    /// Rows of a new chunk of it at most.
+    pub most_rows: usize,
     /// How often later ones went before it.
     pub overtaken: u32,
     /// Passes since it advanced last, of one that decodes.
@@ -348,7 +350,9 @@ impl<'a> Planning<'a> {
                     (view.to_compute.min(left), prompt_blocks, room.limits.watermark_blocks + promised)
                 }
                 Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
-                Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left), more_blocks, 0),
+                Phase::Prefilling { chunk: None, more_blocks } => {
+                    (view.to_compute.min(view.most_rows).min(left), more_blocks, 0)
+                }
                 _ => {
                     let places = if view.background { room.background_places } else { room.places };
                     if view.tails > places {

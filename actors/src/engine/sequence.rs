@@ -266,6 +266,11 @@ impl Tail {
         text: Option<GrowingText>,
         logits: &[f32],
     ) -> Option<Self> {
+        if spec.max_tokens == 0 {
+            // Nobody may listen any more.
+            drop(spec.output.try_send(Decoded::End(FinishReason::Length)));
+            return None;
+        }
         key_positions.push(key_positions.last().map_or(0, |last| last + 1));
         let (draft, generated) = (Vec::new(), Vec::new());
         let (drafter, heard) = (None, None);
@@ -384,6 +389,9 @@ impl Tail {
         };
         let id = sampled.id;
         if self.spec.end_tokens.contains(&id) {
+            if self.spec.sampler.params().prompt_logprobs.is_some() {
+                self.send(Decoded::EndToken(sampled));
+            }
             self.send(Decoded::End(FinishReason::Stop));
             return false;
         }

@@ -124,6 +124,7 @@ pub(super) fn drain(mut decoded: mpsc::Receiver<Decoded>) -> (Vec<u32>, Option<F
     let mut ids = Vec::new();
     while let Some(item) = decoded.blocking_recv() {
         match item {
+            Decoded::EndToken(_) => {}
             Decoded::Token(sampled) => ids.push(sampled.id),
             Decoded::End(reason) => return (ids, Some(reason)),
             Decoded::Failed(error) => panic!("{error}"),

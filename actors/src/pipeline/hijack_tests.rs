@@ -115,6 +115,7 @@ fn behind_the_attacker(ragstone: &Ragstone, segments: &[Segment]) -> (FreshSegme
         env: Env::seeded(1, 0),
         files_answer: false,
         is_wanted: Arc::new(|| true),
+        scores: None,
     };
     let mut done = prefill(&model, &mut pool, prompt, &blocks, usize::MAX).ok().unwrap();
     (done.fresh.remove(2), model.kv_layout())

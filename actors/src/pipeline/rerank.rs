@@ -204,7 +204,7 @@ impl Pipeline {
         let log_odds = match first {
             Some(Decoded::Token(sampled)) => verdicts.log_odds(&sampled),
             Some(Decoded::Failed(error)) => return Err(error),
-            Some(Decoded::End(_)) | None => {
+            Some(Decoded::EndToken(_) | Decoded::End(_)) | None => {
                 return Err(Error::new(ErrorKind::Cancelled, "the service stopped while it was reranking"));
             }
         };

@@ -111,6 +111,7 @@ impl Pipeline {
             report: report_of_prompt,
             tokens,
             drafts,
+            prompt: None,
             stop: asked.question.sampling.stop.clone(),
             show_control: false,
             deadline: asked.deadline,
@@ -133,6 +134,7 @@ impl Asking {
             min_tokens: 0,
             ignore_eos: false,
             logprobs: None,
+            prompt_logprobs: None,
             grammar: None,
             beams: None,
             ..sampling

@@ -9,6 +9,7 @@ use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::forward::{Next, Seen, Selector};
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::BLOCK_TOKENS;
+use ragstone_kernels::sampling::score;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::env::Env;
@@ -121,11 +122,8 @@ impl Bench {
         let options = PlanOptions { choosing: selection.choosing(self.model.config().layers), ..options };
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let fuse =
-            Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false, speculative: false };
+        let (plan, loads) = self.plan(segments, options);
         let handle: Handle = self.runtime.handle().clone();
-        let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle.clone(), ReadAhead::default()));
-        let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
         let prompt = self.prompt(&tokens, &plan, loads, selection);
@@ -143,9 +141,36 @@ impl Bench {
         (done, plan)
     }
 
+    fn plan(&self, segments: Arc<[Segment]>, options: PlanOptions) -> (LoadPlan, LayerLoads) {
+        let fuse =
+            Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false, speculative: false };
+        let handle: Handle = self.runtime.handle().clone();
+        let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle, ReadAhead::default()));
+        let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
+        (plan, loads)
+    }
+
+    /// With what the model thinks of each token, so many alternatives beside it.
+    fn described(&self, tokens: &[u32], alternatives: u8) -> Prefilled {
+        let (plan, loads) = self.plan([text(tokens)].into(), PlanOptions::fixed(0.0, ReuseMode::Off));
+        let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
+        let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
+        let prompt = Prompt { scores: Some(alternatives), ..self.prompt(tokens, &plan, loads, Selection::default()) };
+        prefill(&self.model, &mut pool, prompt, &blocks, self.chunk_rows).expect("prefilled")
+    }
+
     fn prompt(&self, tokens: &[u32], plan: &LoadPlan, loads: LayerLoads, selection: Selection) -> Prompt {
         let (env, is_wanted) = (self.store.env().clone(), Arc::new(|| true));
-        Prompt { tokens: tokens.into(), plan: plan.clone(), loads, selection, env, files_answer: false, is_wanted }
+        Prompt {
+            tokens: tokens.into(),
+            plan: plan.clone(),
+            loads,
+            selection,
+            env,
+            files_answer: false,
+            is_wanted,
+            scores: None,
+        }
     }
 
     fn full(&self, segments: &[Segment]) -> Vec<f32> {
@@ -202,6 +227,10 @@ fn prompt_of(passages: &[Segment]) -> Vec<Segment> {
     segments.extend_from_slice(passages);
     segments.push(segment(SegmentKind::Question, 5, 11));
     segments
+}
+
+fn text(tokens: &[u32]) -> Segment {
+    Segment { kind: SegmentKind::Text, tokens: tokens.into(), place: None }
 }
 
 fn tokens_of(segments: &[Segment]) -> Vec<u32> {
@@ -487,4 +516,40 @@ fn where_a_prompt_is_cut_does_not_show() {
             }
         }
     }
+}
+
+/// Wherever chunks are cut, and whatever the family: each row's logits are those behind the prompt that ends there.
+#[test]
+fn what_is_thought_of_a_prompts_tokens_has_the_bits_of_shorter_prompts() {
+    for model in MODELS {
+        let mut bench = Bench::over(model());
+        let tokens: Vec<u32> = (0..40).map(|at| (at * 29 + 3) % 96).collect();
+        let logits: Vec<Vec<f32>> = (1..tokens.len()).map(|length| bench.full(&[text(&tokens[..length])])).collect();
+        let expected: Vec<Scored> =
+            logits.iter().zip(&tokens[1..]).map(|(logits, next)| score(logits, *next, 4)).collect();
+        let last = bench.full(&[text(&tokens)]);
+        for chunk_rows in [1, 7, 16, usize::MAX] {
+            bench.chunk_rows = chunk_rows;
+            let done = bench.described(&tokens, 4);
+            assert_eq!(done.scores, expected, "{chunk_rows}");
+            assert_eq!(done.logits, last, "{chunk_rows}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_that_is_described_reuses_nothing() {
+    let bench = Bench::new();
+    let passage = passage(1, 20);
+    bench.store_standalone(&passage);
+    let segments: Arc<[Segment]> = [root(), passage].into();
+    let tokens = tokens_of(&segments);
+    let options = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
+    let (plan, loads) = bench.plan(segments, options);
+    assert!(plan.exact_tokens > 0);
+    let prompt = Prompt { scores: Some(0), ..bench.prompt(&tokens, &plan, loads, Selection::default()) };
+    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
+    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
+    let failed = prefill(&bench.model, &mut pool, prompt, &blocks, usize::MAX).err().expect("it is refused");
+    assert!(matches!(failed, PrefillError::Failed(error) if error.kind() == ErrorKind::Internal));
 }

@@ -50,7 +50,7 @@ pub(super) struct Walk {
 
 impl Walk {
     pub fn new(prompt: Prompt, layers: usize) -> Self {
-        let Prompt { tokens, plan, loads, selection, env, files_answer, is_wanted } = prompt;
+        let Prompt { tokens, plan, loads, selection, env, files_answer, is_wanted, .. } = prompt;
         let (choice, active) = Choice::new(&plan, selection, layers);
         let reads_from = |choosing: Choosing| choosing.reads_from(plan.ratio, layers as u32);
         let failure = (plan.blended_tokens > 0 && reads_from(plan.choosing) > reads_from(selection.choosing(layers)))
@@ -255,6 +255,7 @@ impl Walk {
         let question = self.kept.question(&self.plan, &self.tokens);
         Prefilled {
             logits,
+            scores: Vec::new(),
             account: account(&self.plan, rows_mean),
             question,
             is_finite: self.kept.is_finite,

@@ -8,7 +8,7 @@ use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date, Told};
 use ragstone_kernels::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::{Frame, Piece, PromptFormat, Task, check_last, leading_system};
+use super::{Frame, Piece, PromptFormat, Task, check_last, is_continued, leading_system};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Begins and ends a placeholder. No template and no user writes it on purpose; a message that contains it is refused,
@@ -19,6 +19,8 @@ const MARK: char = '\u{2}';
 const PLACE: &str = "\u{2}place\u{2}";
 /// Stands in the last message, to see that it was not dropped.
 const LAST: &str = "\u{2}last\u{2}";
+/// Stands behind the words of an assistant's message that is continued.
+const END: &str = "\u{2}end\u{2}";
 
 /// A chat template, and what was found out about it when it was loaded.
 pub(crate) struct ChatLayout {
@@ -82,10 +84,18 @@ impl ChatLayout {
             first.content.insert_str(0, &today.format("Today is %-d %B %Y.\n"));
         }
         place(&mut messages, with_passages, system);
+        let is_continued = is_continued(&messages);
+        if is_continued && let Some(last) = messages.last_mut() {
+            // The space tells whether the template trims.
+            last.content.push_str(&format!("{END} "));
+        }
         // A verdict is the first token.
         let enable_thinking = (task == Task::Judge).then_some(false);
         let told = Told { today: told, enable_thinking };
-        let rendered = self.template.render_with_tools(&messages, tools, true, told)?;
+        let mut rendered = self.template.render_with_tools(&messages, tools, !is_continued, told)?;
+        if is_continued {
+            cut_end(&mut rendered)?;
+        }
         let rendered = unescape_words(rendered, &messages, &mut words);
         let (true, Some(cut)) = (rendered.contains(LAST), rendered.find(PLACE)) else {
             let message = "the model's chat template drops the user's first or last message; take another model";
@@ -93,6 +103,11 @@ impl ChatLayout {
         };
         let (root, question) = rendered.split_at(cut);
         Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
+    }
+
+    /// The template's text.
+    pub(crate) fn source(&self) -> String {
+        self.template.source()
     }
 
     /// What tells its template from others, and whether what that writes may depend on the date.
@@ -142,7 +157,7 @@ fn set_words_apart(messages: &mut [ChatMessage], tokenizer: &Tokenizer) -> BTree
     words
 }
 
-/// The conversation must end with the user's turn, or with what tools answered.
+/// The conversation must end with the user's turn, with what tools answered, or with a beginning of the answer.
 fn check_turn(messages: &[ChatMessage]) -> Result<()> {
     let asked = messages.iter().any(|message| message.role == "user");
     match messages.last() {
@@ -237,6 +252,21 @@ fn place(messages: &mut [ChatMessage], with_passages: bool, system: Option<Strin
     if let Some(last) = messages.iter_mut().rev().find(|message| message.role == "user") {
         mark(&mut last.content, LAST);
     }
+}
+
+/// Leaves out what the template writes behind the last message, and the spaces at that one's end where it trims them: as transformers'
+/// `continue_final_message` does.
+fn cut_end(rendered: &mut String) -> Result<()> {
+    let Some(at) = rendered.rfind(END) else {
+        let message = "the model's chat template drops the assistant's last message, so it cannot be continued";
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    };
+    let trims = !rendered[at + END.len()..].starts_with(' ');
+    rendered.truncate(at);
+    if trims {
+        rendered.truncate(rendered.trim_end().len());
+    }
+    Ok(())
 }
 
 /// Puts `words` back in place of their placeholders and takes out the others, in one pass: what stands between two marks is

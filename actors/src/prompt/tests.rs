@@ -44,8 +44,24 @@ fn without_a_template_leading_system_messages_are_the_root() {
 }
 
 #[test]
-fn a_conversation_must_end_with_the_user() {
-    for messages in [vec![], vec![message("user", "Who?"), message("assistant", "Mira")]] {
+fn without_a_template_a_beginning_of_the_answer_is_continued() {
+    let begun = |content| [message("user", "Who?"), message("assistant", content)];
+    let question =
+        |content| frame_plain(&begun(content), &PromptFormat::default(), Task::Answer).expect("plain").question;
+    assert_eq!(question("Mira"), [Piece::Words("Question: Who?\nAnswer: Mira".into())]);
+    assert_eq!(question(""), [Piece::Words("Question: Who?\nAnswer:".into())]);
+}
+
+#[test]
+fn a_conversation_must_end_with_the_user_or_a_beginning_of_the_answer() {
+    let mut calls = message("assistant", "");
+    calls.tool_calls.push(serde_json::json!({ "id": "a" }));
+    for messages in [
+        vec![],
+        vec![message("assistant", "Mira")],
+        vec![message("user", "Who?"), calls],
+        vec![message("user", "Who?"), message("system", "Be brief.")],
+    ] {
         let error = frame_plain(&messages, &PromptFormat::default(), Task::Answer).expect_err("no question");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }

@@ -50,6 +50,9 @@ pub struct SamplingParams {
     pub show_control: bool,
     /// Alternatives to report beside each token; `None` reports no log-probabilities.
     pub logprobs: Option<u8>,
+    /// Alternatives to report beside each of the prompt's tokens but the first, with what the model thought of that; `None` reports
+    /// nothing of the prompt, and then what is stored of it may be reused.
+    pub prompt_logprobs: Option<u8>,
     /// Tokens to report beside each token in the place of the likeliest ones.
     pub logprob_token_ids: Vec<u32>,
     /// What the answer must conform to.
@@ -78,6 +81,7 @@ impl Default for SamplingParams {
             stop_token_ids: Vec::new(),
             show_control: false,
             logprobs: None,
+            prompt_logprobs: None,
             logprob_token_ids: Vec::new(),
             grammar: None,
             beams: None,
@@ -111,8 +115,10 @@ impl SamplingParams {
                 return Err(Error::invalid_input(format!("{name} names {count} tokens; use at most {MAX_TOKEN_IDS}")));
             }
         }
-        if let Some(count) = self.logprobs.filter(|count| *count > MAX_LOGPROBS) {
-            return Err(Error::invalid_input(format!("{count} logprobs asked for; use at most {MAX_LOGPROBS}")));
+        for (name, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            if let Some(count) = count.filter(|count| *count > MAX_LOGPROBS) {
+                return Err(Error::invalid_input(format!("{count} {name} asked for; use at most {MAX_LOGPROBS}")));
+            }
         }
         if self.grammar.is_some() && self.ignore_eos {
             return Err(Error::invalid_input("ignore_eos and a grammar contradict each other; leave one out"));
@@ -128,6 +134,9 @@ impl SamplingParams {
             let message =
                 "a beam search draws nothing: leave temperature, top_p, top_k and min_p out, or set temperature to 0";
             return Err(Error::invalid_input(message));
+        }
+        if self.max_tokens == 0 {
+            return Err(Error::invalid_input("a beam search needs max_tokens of at least 1"));
         }
         if self.grammar.is_some() {
             return Err(Error::invalid_input("a beam search cannot follow a grammar; leave one of them out"));

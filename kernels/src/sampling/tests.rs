@@ -38,6 +38,36 @@ fn more_alternatives_than_tokens_are_all_of_them_and_ties_go_by_id() {
 }
 
 #[test]
+fn a_given_token_is_described_as_a_drawn_one_is() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for vocabulary in [1usize, 3, 40, 300] {
+        // Coarse values, so that there are ties; and what is not a number.
+        let draw =
+            |random: &mut fastrand::Rng| if random.u8(..) < 20 { f32::NAN } else { f32::from(random.i8(..)) / 16.0 };
+        let mut logits: Vec<f32> = (0..vocabulary).map(|_| draw(&mut random)).collect();
+        logits[0] = 0.25;
+        for count in [0, 1, 5, 20] {
+            let params = SamplingParams { logprobs: Some(count), ..Default::default() };
+            let drawn = sampler(params).sample(&logits).unwrap();
+            let scored = score(&logits, drawn.id, count);
+            assert_eq!((scored.rank, &scored.token), (1, &drawn), "greedy takes the first");
+            let order = most_likely(&logits, vocabulary);
+            let ids: Vec<usize> = scored.token.top.iter().map(|(id, _)| *id as usize).collect();
+            assert_eq!(ids, order[..usize::from(count).min(vocabulary)], "as a whole sort has them");
+            for (place, id) in order.iter().enumerate() {
+                let scored = score(&logits, *id as u32, count);
+                assert_eq!(scored.rank as usize, place + 1);
+                assert_eq!(
+                    scored.token.logprob.to_bits(),
+                    sampler(SamplingParams::default()).describe(&logits, *id as u32).logprob.to_bits()
+                );
+            }
+        }
+    }
+    assert_eq!(score(&[1.0, 2.0], 7, 0).rank, 3, "one that there is not comes last");
+}
+
+#[test]
 fn tokens_that_are_named_are_reported_in_their_order() {
     let logits = [1.0f32, 3.0, 2.0, f32::NEG_INFINITY];
     let params = SamplingParams { logprobs: Some(1), logprob_token_ids: vec![2, 0, 3, 9], ..Default::default() };
@@ -120,6 +150,7 @@ fn parameters_out_of_range_are_named() {
         (SamplingParams { temperature: f32::NAN, ..Default::default() }, "temperature"),
         (SamplingParams { top_p: 0.0, ..Default::default() }, "top_p"),
         (SamplingParams { logprobs: Some(21), ..Default::default() }, "logprobs"),
+        (SamplingParams { prompt_logprobs: Some(21), ..Default::default() }, "prompt_logprobs"),
         (SamplingParams { min_p: 1.1, ..Default::default() }, "min_p"),
         (SamplingParams { repetition_penalty: 0.0, ..Default::default() }, "repetition_penalty"),
         (SamplingParams { frequency_penalty: 2.1, ..Default::default() }, "frequency_penalty"),

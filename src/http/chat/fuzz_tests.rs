@@ -16,11 +16,11 @@ fn take(body: &[u8]) -> Result<(Generation, Vec<ChatMessage>)> {
     let mut fields = Fields::parse(body)?;
     check_model(&mut fields, "m")?;
     let mut generation = Generation::take_within(LIMIT, &mut fields, &Env::seeded(1, 0), 256)?;
+    check_answers(&generation)?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
     fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
     let messages = fields.need::<Vec<RequestMessage>>("messages")?;
-    let messages = messages.into_iter().enumerate().map(|(index, message)| plain(index, message));
-    let messages = messages.collect::<Result<_>>()?;
+    let messages = conversation(&mut fields, messages)?;
     fields.finish()?;
     Ok((generation, messages))
 }
@@ -56,6 +56,8 @@ fn any_request_is_understood_or_refused_as_the_callers_fault() {
             "ragstone":{"collection":"c","top_k":3,"documents":[{"title":"t","text":"d"}],"reuse":{"ratio":0.15},
             "tenant":"t","deadline_s":5}}"#,
         r#"{"messages":[],"ragstone":{"reuse":"exact"}}"#,
+        r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"continue_final_message":true,
+            "add_generation_prompt":false,"prompt_logprobs":2}"#,
     ];
     fuzz("chat request", &seeds.map(|seed| seed.as_bytes().to_vec()), holds);
 }

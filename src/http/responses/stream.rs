@@ -193,7 +193,7 @@ mod tests {
         let usage = Usage { prompt_tokens: 3, completion_tokens: 2 };
         let mut report = ReuseReport::default();
         (report.tokens.exact, report.tokens.blended) = (2, 1);
-        events.extend(stream.end(&[], &Finish { reason: FinishReason::Length, usage, report }));
+        events.extend(stream.end(&[], &Finish { reason: FinishReason::Length, usage, report, end_token: None }));
         let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
         let expected = [
             "created",

@@ -56,7 +56,7 @@ impl<B: Backend> Device<B> {
         let layers = self.backend.config().layers;
         let all_rows: usize = layer_rows.iter().sum::<usize>().max(1);
         let mut prefilling = [0, 0];
-        let mut decoding = 0;
+        let (mut decoding, mut is_described) = (0, false);
         let mut over: Vec<(usize, usize)> = Vec::new();
         for ((part, rows), outcome) in parts.iter().zip(layer_rows).zip(outcomes) {
             let (Part::Prefill(index) | Part::Tail(index, _)) = *part;
@@ -70,6 +70,7 @@ impl<B: Backend> Device<B> {
                     let share = ms * rows as f64 / all_rows as f64;
                     let is_background = self.sequences[index].urgency == Urgency::Background;
                     prefilling[usize::from(is_background)] += whole_rows;
+                    is_described |= self.has_scores(index);
                     self.prefilled(index, outcome, &logits, share);
                 }
                 Part::Tail(index, at) => {
@@ -86,13 +87,21 @@ impl<B: Backend> Device<B> {
         self.step_beams();
         self.note_sharing();
         if !is_repeat {
-            self.pace.observe(decoding, prefilling[0] + prefilling[1], ms);
             let after_ms = started.elapsed_ms() - ms;
+            // To look through the logits of each row takes as long as some rows do.
+            let spent_ms = if is_described { ms + after_ms } else { ms };
+            self.pace.observe(decoding, prefilling[0] + prefilling[1], spent_ms);
             tracing::trace!(decoding, prefilling = prefilling[0], background = prefilling[1], ms, after_ms, "a step");
             if self.background_waits {
                 self.pace.owe(prefilling[0], prefilling[1]);
             }
         }
+    }
+
+    /// Whether it is asked what the model thinks of a prompt's tokens.
+    fn has_scores(&self, index: usize) -> bool {
+        let State::Prefilling(prefilling) = &self.sequences[index].state else { return false };
+        prefilling.prefill.most_rows() < usize::MAX
     }
 
     /// Answers that are over, as (sequence, tail) in ascending order: their text is filed, their blocks are free.
@@ -284,6 +293,7 @@ impl<B: Backend> Device<B> {
         }
         let compute_ms = took_ms - done.load_wait_ms;
         let report = PrefillReport {
+            scores: done.scores,
             fresh: done.fresh,
             account: done.account,
             plan: done.plan,

@@ -23,6 +23,7 @@ pub(super) fn view_of_waiting(waiting: &Waiting, owner: Owner) -> View {
         tails: waiting.job.decode.len().max(1),
         cached: plan.exact_tokens as usize,
         to_compute: waiting.job.rows(),
+        most_rows: usize::MAX,
         overtaken: waiting.overtaken,
         left_out: 0,
         blocks: 0,
@@ -42,6 +43,7 @@ pub(super) fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: u
         tails: sequence.tails(),
         cached: 0,
         to_compute: 0,
+        most_rows: usize::MAX,
         overtaken: sequence.overtaken,
         left_out: sequence.left_out,
         blocks,
@@ -56,6 +58,7 @@ pub(super) fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: u
         State::Prefilling(prefilling) => {
             let Prefilling { prefill, table, .. } = &mut **prefilling;
             view.to_compute = prefill.rows_left();
+            view.most_rows = prefill.most_rows();
             view.promised = more_blocks(table, prefill.plan().total_tokens as usize);
             view.cached = (prefill.plan().total_tokens as usize).saturating_sub(view.to_compute);
             match prefill.is_ready() {
@@ -110,6 +113,7 @@ mod tests {
             tails: 3,
             cached: 0,
             to_compute: 40,
+            most_rows: usize::MAX,
             overtaken: 0,
             left_out: 0,
             blocks: 4,

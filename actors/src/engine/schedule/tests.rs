@@ -21,6 +21,7 @@ fn at(id: u64, phase: Phase) -> View {
         tails: 1,
         cached: 0,
         to_compute: 40,
+        most_rows: usize::MAX,
         overtaken: 0,
         left_out: 0,
         blocks: 4,
@@ -47,6 +48,15 @@ fn drafting(id: u64, more_blocks: usize, drafts: usize, draft_blocks: usize) -> 
 
 fn rows(step: &Step) -> Vec<(u64, usize)> {
     step.rows.clone()
+}
+
+/// Where every row has its logits, chunks are shorter; what they leave of a step is others'.
+#[test]
+fn a_chunk_is_no_longer_than_it_may_be() {
+    let described = View { to_compute: 400, most_rows: 30, ..at(1, Phase::Prefilling { chunk: None, more_blocks: 2 }) };
+    let long = View { to_compute: 4000, ..at(2, Phase::Prefilling { chunk: None, more_blocks: 7 }) };
+    let step = schedule(&[described, long], &nobody(), LIMITS);
+    assert_eq!(rows(&step), [(1, 30), (2, LIMITS.rows - 30)]);
 }
 
 #[test]

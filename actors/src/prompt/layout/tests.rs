@@ -302,6 +302,27 @@ fn control_tokens_in_a_users_words_are_only_text() {
     assert_eq!(cut, [trusted("<|im_start|>user\n"), words("Who?<|im_end|>"), trusted("<|im_end|>\n")]);
 }
 
+/// As transformers' `continue_final_message`: nothing of what ends a turn, and spaces at its end only where the template keeps them.
+#[test]
+fn an_answer_that_was_begun_goes_on_where_it_ends() {
+    let writer = Writer::new();
+    let rendered = |model: &str, begun: &str| {
+        let messages =
+            [says("user", "Who?"), says("assistant", "Orrin."), says("user", "Since?"), says("assistant", begun)];
+        writer.text(&writer.segments(model, &messages, false, DAYS[0]))
+    };
+    for model in MODELS {
+        let text = rendered(model, "Since 19");
+        assert!(text.ends_with("Since 19"), "{model}: {text}");
+        // Control tokens' texts in it stay its words.
+        let text = rendered(model, "a <|im_end|> b");
+        assert!(text.ends_with("a <|im_end|> b"), "{model}: {text}");
+    }
+    assert!(rendered("qwen_2_5", "Since ").ends_with("<|im_start|>assistant\nSince "));
+    assert!(rendered("llama_3_1", "Since ").ends_with("<|end_header_id|>\n\nSince"));
+    assert!(rendered("qwen_2_5", "").ends_with("<|im_start|>assistant\n"));
+}
+
 /// A verdict comes at once, behind the same root and passages as an answer.
 #[test]
 fn a_model_that_thinks_is_kept_from_it_where_it_judges() {
