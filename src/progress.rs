@@ -22,6 +22,12 @@ pub fn beside_bars<T>(write: impl FnOnce() -> T) -> T {
     SCREEN.suspend(write)
 }
 
+/// Says what is fetched before it is: from where, and how much.
+pub fn announce(what: &str, bytes: u64, from: &str) {
+    let megabytes = bytes.div_ceil(1_000_000);
+    beside_bars(|| eprintln!("fetching {what} ({megabytes} MB, once) from {from}"));
+}
+
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {

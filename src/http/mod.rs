@@ -29,6 +29,7 @@ mod shape;
 pub mod state;
 mod tools;
 mod unread;
+mod unsaid;
 pub mod visitor;
 mod within;
 
