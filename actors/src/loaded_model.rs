@@ -96,7 +96,7 @@ impl LoadedModel {
                 "another model than last time: KV that was stored before stays, and serves the model that computed it alone"
             );
         }
-        Ok(catalog.note_model(&self.fingerprint, name, now_unix_ms)?)
+        catalog.note_model(&self.fingerprint, name, now_unix_ms)
     }
 
     /// What its prefills cost on this machine, measured now if they never were. BLOCKS, for seconds then.

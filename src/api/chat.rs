@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::is_false;
 use super::pml::Pml;
+use super::sampling::is_openai;
 pub use super::sampling::{GenerationRequest, LogitBias, StreamOptions, Unsaid};
 
 /// A conversation to answer. Other fields are ignored, and named in the header `x-ragstone-ignored`.
@@ -120,7 +121,7 @@ pub struct Extension {
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
     /// What holds of sampling where the request says nothing.
-    #[serde(skip_serializing_if = "Unsaid::is_openai")]
+    #[serde(skip_serializing_if = "is_openai")]
     pub sampling: Unsaid,
     /// Whether the report says what would have happened without each tier.
     #[serde(skip_serializing_if = "is_false")]

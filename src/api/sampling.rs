@@ -118,12 +118,10 @@ pub enum Unsaid {
     Model,
 }
 
-impl Unsaid {
-    /// Whether it is what is meant where nothing is said of it, either.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub fn is_openai(&self) -> bool {
-        *self == Self::OpenAi
-    }
+/// Whether it is what is meant where nothing is said of it, either.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+pub fn is_openai(unsaid: &Unsaid) -> bool {
+    *unsaid == Unsaid::OpenAi
 }
 
 /// How a stream is sent.

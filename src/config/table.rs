@@ -18,7 +18,7 @@ pub const SURFACE: &[Definition] = &[
         "model",
         "The language model: a folder, a GGUF file, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or `demo`, the small one inside this program.",
     )
-        .by_default("SmolLM2-135M-Instruct, fetched once; where it cannot be, `demo` (bench: random weights)")
+        .by_default("SmolLM2-135M-Instruct, fetched once; where it cannot be, the demo model (bench: random weights)")
         .flag(),
     setting(
         "embedder",

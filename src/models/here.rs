@@ -107,8 +107,8 @@ impl Own {
     }
 
     fn gguf(&self) -> Option<PathBuf> {
-        let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        files.into_iter().find(|path| path.extension().is_some_and(|end| end == "gguf"))
+        let mut files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        files.find(|path| path.extension().is_some_and(|end| end == "gguf"))
     }
 }
 

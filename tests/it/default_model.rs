@@ -166,7 +166,7 @@ async fn another_file_of_its_name_is_taken_from_nowhere() {
 
 /// The model's file, if this machine could fetch it.
 fn model() -> Option<PathBuf> {
-    from_outside("RAGSTONE_TEST_MODEL", "GGUF file of the default model").map(PathBuf::from)
+    from_outside("MODEL_TEST_FILE", "GGUF file of the default model").map(PathBuf::from)
 }
 
 #[tokio::test]
@@ -269,7 +269,8 @@ async fn it_answers_and_the_same_bits_come_alone_from_stored_kv_and_after_a_rest
     assert!(said.succeeded().stderr.contains(SAYS));
     let service = serve();
     service.wait_until_ready().await;
-    assert_eq!(answered(&service, "exact").await, (alone, kept));
+    let (again, still) = answered(&service, "exact").await;
+    assert!(again == alone && still > 0, "{again}");
 }
 
 /// Two names of one thing.

@@ -241,9 +241,12 @@ async fn the_default_model_answers_the_questions_of_ops_run_right() {
         entry["answers"].as_array().unwrap().iter().any(|answer| text.contains(answer.as_str().unwrap()))
     };
     for (index, question) in of_default.into_iter().enumerate() {
-        assert!(is_right(question, shown(&readme, index + 1, question)), "the README shows a wrong answer to {question}");
+        assert!(
+            is_right(question, shown(&readme, index + 1, question)),
+            "the README shows a wrong answer to {question}"
+        );
     }
-    let Some(model) = from_outside("RAGSTONE_TEST_MODEL", "GGUF file of the default model") else { return };
+    let Some(model) = from_outside("MODEL_TEST_FILE", "GGUF file of the default model") else { return };
     let folder = Folder::new();
     let service = Service::start_unready(folder.serve_command(&[("RAGSTONE_MODEL", model.to_str().unwrap())]));
     service.wait_until_ready().await;

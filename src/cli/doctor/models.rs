@@ -162,6 +162,6 @@ mod tests {
         assert_eq!(state(folder, true).await, State::Problem, "no JSON");
         assert_eq!(state("nobody/has-this-model", true).await, State::Problem);
         assert_eq!(state("nobody/has-this-model", false).await, State::Warning);
-        assert_eq!(language(&Surface::default(), &Settings::default()).await.0.state, State::Warning);
+        assert_eq!(state("demo", true).await, State::Warning);
     }
 }
