@@ -11,7 +11,7 @@ use crate::api::List;
 use crate::api::models::ServedModel;
 use crate::client::Client;
 use crate::config::{Config, Surface};
-use crate::embedder_source::{self, DEFAULT_ID};
+use crate::embedder_source;
 use crate::error::Result;
 use crate::hub::{self, HubId};
 use crate::model_source::{self, DEFAULT_ID, DEMO_ID, default_model};
@@ -99,7 +99,8 @@ pub async fn embedding(config: &Config) -> Finding {
     }
     match surface.embedder.as_deref() {
         None if !embedder_source::is_default_here() => {
-            let mut finding = to_fetch(what, DEFAULT_ID, surface.offline, "ragstone fetch --embedder-only");
+            let mut finding =
+                to_fetch(what, embedder_source::DEFAULT_ID, surface.offline, "ragstone fetch --embedder-only");
             if let (Some(advice), Ok(folder)) = (&mut finding.advice, embedder_source::cache_folder()) {
                 advice.push_str(&format!(
                     "; without a network, copy its folder to {}, or name it with --embedder FOLDER",
