@@ -34,7 +34,7 @@ fn is_service_link(key: &str) -> bool {
 pub struct Surface {
     /// The data folder; none given takes the platform's.
     pub data: Option<PathBuf>,
-    /// The language model: a folder or a hub id; none given takes the embedded demo model.
+    /// The language model: a folder, a GGUF file, a hub id or `demo`; none given takes the default model.
     pub model: Option<String>,
     /// The embedding model: a folder or a hub id; none given takes all-MiniLM-L6-v2.
     pub embedder: Option<String>,

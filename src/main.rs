@@ -31,6 +31,7 @@ mod server;
 mod service;
 mod telemetry;
 mod watch;
+mod wheel;
 
 use std::time::Duration;
 

@@ -1,10 +1,15 @@
-//! Where the language model comes from: a folder, a GGUF file, the hub, or the demo model inside this program.
+//! Where the language model comes from: a folder, a GGUF file, the hub, the demo model inside this program; where nobody names one, the
+//! default model (`model_source/default_model.rs`), in whose place the demo model answers where that cannot be had.
+
+pub mod default_model;
+pub mod demo;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ragstone_kernels::gguf::Gguf;
-use sha2::{Digest, Sha256};
 
+pub use self::default_model::DEFAULT_ID;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::{self, HubId};
 
@@ -13,52 +18,102 @@ use crate::hub::{self, HubId};
 pub struct ModelFolder {
     /// A Hugging Face folder, or a GGUF file.
     pub path: PathBuf,
-    /// The hub id, the folder's or the file's name, or [`DEMO_ID`].
+    /// The hub id, the folder's or the file's name, [`DEFAULT_ID`] or [`DEMO_ID`].
     pub id: String,
+    /// What whoever asks it should know: of the demo model.
+    pub note: Option<String>,
 }
 
 /// The name of the embedded model.
 pub const DEMO_ID: &str = "ragstone-demo";
+/// The word that names it in settings, where its own name does, too.
+const DEMO: &str = "demo";
+/// What whoever named it should know.
+const DEMO_NOTE: &str = "The embedded demo model answers, as `model` says. It knows the sentences of the sample corpus examples/world and \
+                         nothing else: over your own documents its answers mean little. Without that setting a real model answers.";
 
-macro_rules! checkpoint {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_bytes!(concat!("../ops/demo-model/checkpoint/", $name)))),*]
-    };
-}
+/// Whether this process has told on standard error why the demo model answers.
+static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// The embedded model's files. The last one is written last.
-const DEMO_FILES: &[(&str, &[u8])] = checkpoint![
-    "MODEL_CARD.md",
-    "config.json",
-    "calibration.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "model.safetensors",
-];
-
-/// Finds the model that `setting` names, fetching it if it must; `models` is where ragstone keeps its own.
+/// Finds the model that `setting` names, fetching it if it must; `models` is where a data folder has the demo model. Without a setting it is
+/// the default model; where that is not here and cannot be fetched, the demo model, and a warning says why: a service that starts with its
+/// machine must not wait for a registry, and whoever has no network can look at everything.
+///
+/// # Errors
+/// `NotFound` for a model that was named and is not there; those of the hub.
 pub async fn find(setting: Option<&str>, offline: bool, models: &Path) -> Result<ModelFolder> {
     let Some(setting) = setting else {
-        let models = models.to_owned();
-        return match tokio::task::spawn_blocking(move || unpack_demo(&models)).await {
-            Ok(done) => done,
-            Err(error) => Err(Error::internal(format!("the demo model could not be written: {error}"))),
+        return match default_model::find(offline).await {
+            Ok(path) => Ok(the_default(path)),
+            Err(missing) => {
+                let note = missing.note();
+                tracing::warn!("{note}");
+                TOLD.store(true, Ordering::Relaxed);
+                unpacked(models, note).await
+            }
         };
     };
+    if is_demo(setting) {
+        return unpacked(models, DEMO_NOTE.to_owned()).await;
+    }
+    if setting == DEFAULT_ID {
+        return default_model::find(offline).await.map(the_default).map_err(|missing| missing.error());
+    }
     match here(setting, offline)? {
         Place::Here(found) => Ok(found),
-        Place::Hub(id) => Ok(ModelFolder { path: hub::download(&id).await?, id: id.to_string() }),
+        Place::Hub(id) => Ok(named(hub::download(&id).await?, id.to_string())),
     }
+}
+
+/// As [`find`]; where nobody names a model, the default one or an error.
+///
+/// # Errors
+/// As [`find`], and `Unavailable` where the default model cannot be had.
+pub async fn fetch(setting: Option<&str>, offline: bool, models: &Path) -> Result<ModelFolder> {
+    find(Some(setting.unwrap_or(DEFAULT_ID)), offline, models).await
+}
+
+/// Whether a setting means the demo model.
+pub fn is_demo(setting: &str) -> bool {
+    [DEMO, DEMO_ID].contains(&setting)
+}
+
+/// Whether this process has said why the demo model answers, so that nobody says it again.
+pub fn has_told() -> bool {
+    TOLD.load(Ordering::Relaxed)
+}
+
+async fn unpacked(models: &Path, note: String) -> Result<ModelFolder> {
+    let models = models.to_owned();
+    match tokio::task::spawn_blocking(move || demo::unpack(&models)).await {
+        Ok(path) => Ok(ModelFolder { path: path?, id: DEMO_ID.into(), note: Some(note) }),
+        Err(error) => Err(Error::internal(format!("the demo model could not be written: {error}"))),
+    }
+}
+
+fn the_default(path: PathBuf) -> ModelFolder {
+    named(path, DEFAULT_ID.to_owned())
+}
+
+fn named(path: PathBuf, id: String) -> ModelFolder {
+    ModelFolder { path, id, note: None }
 }
 
 /// Refuses a setting that names neither a model of this machine nor what the hub could have: known without asking it.
 pub fn check(setting: Option<&str>, offline: bool) -> Result<()> {
-    setting.map_or(Ok(()), |setting| here(setting, offline).map(drop))
+    match setting {
+        None => Ok(()),
+        Some(setting) if is_demo(setting) => Ok(()),
+        Some(DEFAULT_ID) => default_model::check(offline),
+        Some(setting) => here(setting, offline).map(drop),
+    }
 }
 
-/// The model that `setting` names, where it is on this machine.
+/// The model that `setting` names, where it is on this machine; not the demo model, which is in every data folder.
 pub fn on_this_machine(setting: &str) -> Option<ModelFolder> {
+    if setting == DEFAULT_ID {
+        return default_model::here().map(the_default);
+    }
     match here(setting, true) {
         Ok(Place::Here(found)) => Some(found),
         Ok(Place::Hub(_)) | Err(_) => None,
@@ -85,7 +140,7 @@ fn here(setting: &str, offline: bool) -> Result<Place> {
         return Err(Error::new(ErrorKind::NotFound, no_such_model(setting)));
     };
     match hub::cached(&id) {
-        Some(path) => Ok(Place::Here(ModelFolder { path, id: id.to_string() })),
+        Some(path) => Ok(Place::Here(named(path, id.to_string()))),
         None if hub::is_offline(offline) => {
             let message = format!(
                 "model {id} is neither a folder nor in the hub's cache, and the network is switched off; run once online, or give a folder"
@@ -98,8 +153,8 @@ fn here(setting: &str, offline: bool) -> Result<Place> {
 
 /// What to give instead of a setting that is neither a folder, a file nor a hub id.
 pub fn no_such_model(setting: &str) -> String {
-    const GIVE: &str = "give a folder with config.json, a GGUF file such as models/qwen2.5-0.5b-instruct-q8_0.gguf, or a hub id such as \
-                        Qwen/Qwen2.5-0.5B";
+    const GIVE: &str = "give a folder with config.json, a GGUF file such as models/qwen2.5-0.5b-instruct-q8_0.gguf, a hub id such as \
+                        Qwen/Qwen2.5-0.5B, or `demo`";
     let is_tagged = |(name, tag): &(&str, &str)| !name.is_empty() && !tag.is_empty() && !tag.contains(['/', '\\']);
     match setting.rsplit_once(':').filter(is_tagged) {
         Some((name, tag)) => match on_the_hub(name) {
@@ -140,7 +195,7 @@ fn local_file(path: &Path) -> Result<ModelFolder> {
         ));
     }
     let id = path.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
-    Ok(ModelFolder { path, id })
+    Ok(named(path, id))
 }
 
 fn local(path: &Path) -> Result<ModelFolder> {
@@ -156,66 +211,12 @@ fn local(path: &Path) -> Result<ModelFolder> {
         ));
     }
     let id = path.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
-    Ok(ModelFolder { path, id })
-}
-
-/// Writes the embedded model once. The folder's name holds its hash and it appears whole by a rename, so a folder that
-/// is there is complete; the bytes are compared all the same, in case somebody or a disk changed them.
-fn unpack_demo(models: &Path) -> Result<ModelFolder> {
-    let folder = demo_folder(models);
-    let found = ModelFolder { path: folder.clone(), id: DEMO_ID.into() };
-    let whole = |(name, bytes): &(&str, &[u8])| std::fs::read(folder.join(name)).is_ok_and(|found| found == *bytes);
-    if DEMO_FILES.iter().all(whole) {
-        return Ok(found);
-    }
-    let failed = |path: &Path, error: std::io::Error| Error::io("cannot write the demo model to", path, error);
-    std::fs::create_dir_all(models).map_err(|error| failed(models, error))?;
-    let fresh = tempfile::Builder::new().prefix("demo-").tempdir_in(models).map_err(|error| failed(models, error))?;
-    for (name, bytes) in DEMO_FILES {
-        let path = fresh.path().join(name);
-        std::fs::write(&path, bytes).map_err(|error| failed(&path, error))?;
-    }
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(|error| failed(&folder, error))?;
-    }
-    std::fs::rename(fresh.keep(), &folder).map_err(|error| failed(&folder, error))?;
-    Ok(found)
-}
-
-/// Where the demo model of this version is, or will be.
-pub fn demo_folder(models: &Path) -> PathBuf {
-    models.join(format!("demo-{}", demo_hash()))
-}
-
-fn demo_hash() -> String {
-    let mut hash = Sha256::new();
-    for (name, bytes) in DEMO_FILES {
-        hash.update((name.len() as u64).to_le_bytes());
-        hash.update(name);
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    }
-    hex::encode(&hash.finalize()[..6])
+    Ok(named(path, id))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn the_demo_model_is_written_once_and_repaired() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = find(None, true, dir.path()).await.unwrap();
-        assert_eq!(first.id, DEMO_ID);
-        let config = first.path.join("config.json");
-        let written = config.metadata().unwrap().modified().unwrap();
-        assert_eq!(find(None, true, dir.path()).await.unwrap(), first);
-        assert_eq!(config.metadata().unwrap().modified().unwrap(), written, "not written again");
-        std::fs::write(&config, "{").unwrap();
-        find(None, true, dir.path()).await.unwrap();
-        assert!(std::fs::read(&config).unwrap().len() > 1, "repaired");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left over");
-    }
 
     #[tokio::test]
     async fn what_is_not_there_is_named() {

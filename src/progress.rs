@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_storage::env::Stopwatch;
 
 /// Work shorter than this shows nothing.
 const QUIET: Duration = Duration::from_secs(2);
@@ -20,6 +20,12 @@ static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 /// Runs `write` while no bar is drawn, so that lines and bars do not mix.
 pub fn beside_bars<T>(write: impl FnOnce() -> T) -> T {
     SCREEN.suspend(write)
+}
+
+/// Says what is fetched before it is: from where, and how much.
+pub fn announce(what: &str, bytes: u64, from: &str) {
+    let megabytes = bytes.div_ceil(1_000_000);
+    beside_bars(|| eprintln!("fetching {what} ({megabytes} MB, once) from {from}"));
 }
 
 /// What is counted.
@@ -117,22 +123,6 @@ impl Progress {
             }
         }
     }
-
-    /// Ticks from a thread of its own for as long as `work` runs.
-    pub fn ticking<T>(&self, work: impl FnOnce() -> T) -> T {
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let progress = self.clone();
-        let ticker = Env::spawn("progress", move || {
-            while stopped.recv_timeout(Duration::from_millis(250)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                progress.tick();
-            }
-        });
-        let result = work();
-        drop(stop);
-        // Without the thread the work was done all the same; one that panicked has nothing more to show.
-        ticker.into_iter().for_each(|ticker| drop(ticker.join()));
-        result
-    }
 }
 
 impl Inner {
@@ -228,10 +218,5 @@ mod tests {
             [7.4, 119.0, 150.0, 36_000.0].map(left),
             ["about 7 s left", "about 119 s left", "about 2 min left", "about 10 h left"]
         );
-    }
-
-    #[test]
-    fn ticking_returns_what_the_work_returns() {
-        assert_eq!(Progress::new("work", Unit::Nothing).ticking(|| 7), 7);
     }
 }

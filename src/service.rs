@@ -103,10 +103,11 @@ impl Service {
             }
         })?;
         embedder_source::remember(data, &embedder);
-        let context = ragstone.status().model.context;
+        let (context, note) = (ragstone.status().model.context, model.note);
         let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
         let resume = self.state.audience().resumes().then(|| (ingestor.clone(), ragstone.clone()));
-        let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context };
+        let opened =
+            Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context, note };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
             tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
         }

@@ -5,7 +5,7 @@ import { answer, base, file, finish, go, link, look, page } from "./page/browser
 // Empty, and without the token.
 await page.goto(base);
 await page.getByText("No collection yet").waitFor();
-await page.getByText("The embedded demo model answers here").waitFor();
+await page.getByText("The embedded demo model answers").waitFor();
 await page.locator("#service.ready").waitFor();
 await look("empty");
 for (const view of ["Plans", "Jobs", "Keys", "Settings"]) {

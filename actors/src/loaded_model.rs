@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ragstone_kernels::chat::ChatTemplate;
 use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::files::ModelFiles;
+use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
@@ -25,6 +26,7 @@ pub(crate) struct LoadedModel {
     pub tokenizer: Arc<Tokenizer>,
     pub tokenizer_digest: String,
     pub chat: Option<ChatTemplate>,
+    pub generation: GenerationDefaults,
     pub fingerprint: Fingerprint,
     /// Of the content of its weights' files.
     pub files_digest: String,
@@ -77,8 +79,24 @@ impl LoadedModel {
             tokenizer: Arc::new(tokenizer),
             tokenizer_digest: blake3::hash(&tokenizer_json).to_hex().to_string(),
             chat,
+            generation: files.generation_defaults()?,
             fingerprint,
         })
+    }
+
+    /// Notes in the catalog that it is in use. Whoever looks for KV that another model has stored is told that it is there.
+    ///
+    /// # Errors
+    /// As the catalog says.
+    pub fn note(&self, catalog: &Catalog, name: &str, now_unix_ms: u64) -> Result<()> {
+        if let Some(last) = catalog.models()?.first().filter(|last| last.fingerprint != self.fingerprint) {
+            tracing::info!(
+                before = last.name,
+                now = name,
+                "another model than last time: KV that was stored before stays, and serves the model that computed it alone"
+            );
+        }
+        catalog.note_model(&self.fingerprint, name, now_unix_ms)
     }
 
     /// What its prefills cost on this machine, measured now if they never were. BLOCKS, for seconds then.

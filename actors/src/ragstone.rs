@@ -10,6 +10,7 @@ use std::time::Duration;
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::cross_encoder::CrossEncoder;
+use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::grammar::GrammarSpec;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
@@ -66,6 +67,7 @@ struct Inner {
     pipeline: Arc<Pipeline>,
     engine: Engine,
     model: ModelStatus,
+    generation: GenerationDefaults,
     /// What its costs are kept by.
     costs_name: String,
     object: Option<Arc<ObjectTier>>,
@@ -107,7 +109,7 @@ impl Ragstone {
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             kernel_choice::choose(Some(&catalog))?;
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
-            catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
+            loaded.note(&catalog, &folders.model_id, env.now_unix_ms())?;
             let name = loaded.fingerprint.to_string();
             let known = calibration::recall(&catalog, &name, &loaded.weights_digest, &folders.model)?;
             let can_move = loaded.model.config().positions.can_move();
@@ -346,6 +348,11 @@ impl Ragstone {
     /// The language model.
     pub fn model(&self) -> &ModelStatus {
         &self.inner.model
+    }
+
+    /// How the language model's makers say that its answers are chosen.
+    pub fn generation_defaults(&self) -> GenerationDefaults {
+        self.inner.generation
     }
 
     /// A snapshot.

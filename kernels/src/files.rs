@@ -7,6 +7,7 @@ use crate::chat::ChatTemplate;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::folder;
+use crate::generation::GenerationDefaults;
 use crate::gguf::Gguf;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Checkpoint, TensorShape, TensorSource};
@@ -62,6 +63,17 @@ impl ModelFiles {
         match self {
             Self::Folder(folder) => ChatTemplate::from_folder(folder),
             Self::Gguf(file) => file.chat_template(),
+        }
+    }
+
+    /// How its makers say that its answers are chosen.
+    ///
+    /// # Errors
+    /// As [`GenerationDefaults::from_folder`].
+    pub fn generation_defaults(&self) -> Result<GenerationDefaults> {
+        match self {
+            Self::Folder(folder) => GenerationDefaults::from_folder(folder),
+            Self::Gguf(file) => Ok(file.generation_defaults()),
         }
     }
 

@@ -19,6 +19,7 @@ pub mod error;
 pub mod files;
 mod folder;
 pub mod forward;
+pub mod generation;
 pub mod gguf;
 pub mod grammar;
 pub mod matrix;

@@ -94,7 +94,7 @@ def export(model, folder):
     ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     _write(folder / "config.json", {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
            "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False, "torch_dtype": "bfloat16", **ids, **c})
-    _write(folder / "generation_config.json", {"do_sample": False, "max_new_tokens": 16, **ids})
+    _write(folder / "generation_config.json", {"do_sample": False, "max_new_tokens": 16, "repetition_penalty": 1.0, **ids})
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
            "eos_token": "</s>", "pad_token": "<pad>", "model_max_length": c["max_position_embeddings"],
            "add_bos_token": False, "clean_up_tokenization_spaces": False})

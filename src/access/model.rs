@@ -10,7 +10,7 @@ use crate::api::cache::WholeStatus;
 use crate::client::Client;
 use crate::data_folder::ServiceRecord;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model_source;
+use crate::model_source::{self, DEMO_ID};
 use crate::progress::{Progress, Unit};
 
 /// Refuses what would get another model's answer than the one that was named.
@@ -22,6 +22,8 @@ pub(super) async fn check(wanted: &str, client: &Client, record: &ServiceRecord)
     let served = &status.status.model;
     let found = model_source::on_this_machine(wanted);
     let is_same = match &found {
+        // Each version has its own, and none is elsewhere than in a data folder.
+        _ if model_source::is_demo(wanted) => served.id == DEMO_ID,
         Some(found) if record.models.contains(&found.path) => true,
         Some(found) => {
             let path = found.path.clone();

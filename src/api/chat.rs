@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::is_false;
 use super::pml::Pml;
-pub use super::sampling::{GenerationRequest, LogitBias, StreamOptions};
+use super::sampling::is_openai;
+pub use super::sampling::{GenerationRequest, LogitBias, StreamOptions, Unsaid};
 
 /// A conversation to answer. Other fields are ignored, and named in the header `x-ragstone-ignored`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -122,6 +123,9 @@ pub struct Extension {
     pub documents: Vec<InlineDocument>,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
+    /// What holds of sampling where the request says nothing.
+    #[serde(skip_serializing_if = "is_openai")]
+    pub sampling: Unsaid,
     /// Whether the report says what would have happened without each tier.
     #[serde(skip_serializing_if = "is_false")]
     pub explain: bool,

@@ -24,6 +24,9 @@ pub struct ModelFacts {
     /// Tokens of prompt and answer together.
     pub context: usize,
     pub architecture: String,
+    /// What whoever asks it should know: that it is the demo model, why, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 impl ServedModel {

@@ -47,7 +47,7 @@ pub struct GenerationRequest {
     /// The same seed draws the same tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
-    /// 0 always takes the likeliest token; 1 where nothing is said.
+    /// 0 always takes the likeliest token; where nothing is said, 1, or as `ragstone.sampling` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,6 +113,24 @@ pub struct GenerationRequest {
     pub tool_choice: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
+}
+
+/// What holds of temperature, `top_p`, `top_k`, `min_p`, `repetition_penalty` and seed where a request says nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Unsaid {
+    /// What OpenAI's API has: temperature 1, everything else off, a seed that is drawn.
+    #[default]
+    OpenAi,
+    /// What the model's makers say; where they say nothing, the likeliest token, and a slight penalty for what was there before. The seed
+    /// is 0, so that the same question gets the same answer.
+    Model,
+}
+
+/// Whether it is what is meant where nothing is said of it, either.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+pub fn is_openai(unsaid: &Unsaid) -> bool {
+    *unsaid == Unsaid::OpenAi
 }
 
 /// How a stream is sent.

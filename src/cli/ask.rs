@@ -6,19 +6,17 @@ use ragstone_actors::{Citation, ReuseReport};
 use ragstone_storage::corpus::Filter;
 use serde::Serialize;
 
+use crate::api::List;
 use crate::api::chat::{
-    AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, StreamOptions, Usage,
+    AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, StreamOptions, Unsaid, Usage,
 };
+use crate::api::models::ServedModel;
 use crate::cli::{documents, metadata, output, report};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::progress::beside_bars;
 use crate::{access, model_source};
-
-/// What whoever asks the model inside this program should know.
-const DEMO_NOTE: &str = "(The embedded demo model answers. It knows the sentences of the sample corpus and nothing else: over your own \
-                         documents its answers mean little. --model takes a real one.)";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -55,9 +53,12 @@ pub struct Args {
     /// The longest answer, in tokens
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
-    /// 0 always takes the likeliest token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temperature: f32,
+    /// 0 always takes the likeliest token [default: what the model's makers name, or else 0]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f32>,
+    /// Where tokens are drawn: another number draws others [default: 0]
+    #[arg(long, value_name = "N")]
+    seed: Option<i64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -90,11 +91,13 @@ impl Args {
             rerank: self.rerank,
             speculate: self.no_speculation.then_some(false),
             reuse,
+            sampling: Unsaid::Model,
             ..Extension::default()
         };
         let generation = GenerationRequest {
             ragstone: Some(extension),
-            temperature: Some(self.temperature),
+            temperature: self.temperature,
+            seed: self.seed,
             max_tokens: self.max_tokens,
             stream: Some(true),
             stream_options: Some(StreamOptions { include_usage: Some(true) }),
@@ -127,8 +130,9 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
     let mut ending = Ending::default();
     while let Some(ChatChunk { choices, model, ragstone, usage, .. }) = chunks.next().await.transpose()? {
         // Said before the answer, which over one's own documents reads like noise.
-        if ending.model.is_empty() && model == model_source::DEMO_ID && !args.json {
-            beside_bars(|| eprintln!("{DEMO_NOTE}"));
+        if ending.model.is_empty() && model == model_source::DEMO_ID && !args.json && !model_source::has_told() {
+            let note = note(client).await;
+            beside_bars(|| eprintln!("({note})"));
         }
         ending.model = model;
         if let Some(piece) = choices.into_iter().next() {
@@ -151,6 +155,15 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
         return Err(Error::internal("the answer broke off; ask again"));
     }
     if args.json { output::json(&ending) } else { print(&ending, &collection) }
+}
+
+/// What whoever asks the model inside this program should know: the service knows why it answers.
+async fn note(client: &Client) -> String {
+    let models = client.get::<List<ServedModel>>(&["v1", "models"]).await.map(|list| list.data).unwrap_or_default();
+    let told = models.into_iter().next().and_then(|model| model.ragstone?.note);
+    told.unwrap_or_else(|| {
+        "The embedded demo model answers, which knows the sentences of its sample corpus alone.".to_owned()
+    })
 }
 
 fn print(ending: &Ending, collection: &str) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::cli::output;
 use crate::config::Config;
 use crate::data_folder::DataFolder;
 use crate::error::Result;
-use crate::{embedder_source, model_source};
+use crate::{access, embedder_source, model_source};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -20,14 +20,25 @@ pub struct Args {
 
 /// Fetches what is not there yet, for later use without a network.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
+    tokio::select! {
+        fetched = fetch(config, args) => fetched,
+        interrupted = access::interrupted() => Err(interrupted),
+    }
+}
+
+async fn fetch(config: &Config, args: Args) -> Result<()> {
     let surface = &config.surface;
     let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
     let reranker = embedder_source::find_reranker(surface.reranker.as_deref(), surface.offline).await?;
     let model = if args.embedder_only {
         None
     } else {
-        let models = DataFolder::create(&config.data()?)?.path().join("models");
-        Some(model_source::find(surface.model.as_deref(), surface.offline, &models).await?)
+        // Only the demo model is kept in a data folder, which other models do not begin.
+        let data = match surface.model.as_deref().is_some_and(model_source::is_demo) {
+            true => DataFolder::create(&config.data()?)?.path().to_owned(),
+            false => config.data()?,
+        };
+        Some(model_source::fetch(surface.model.as_deref(), surface.offline, &data.join("models")).await?)
     };
     if args.json {
         let (model, reranker) = (model.map(|model| model.path), reranker.map(|reranker| reranker.path));

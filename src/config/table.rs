@@ -14,8 +14,11 @@ const fn setting(key: &'static str, about: &'static str) -> Definition {
 /// Those of [`Surface`](super::Surface).
 pub const SURFACE: &[Definition] = &[
     setting("data", "The data folder, in which everything is stored.").by_default("the platform's data folder").flag().under("Data and models"),
-    setting("model", "The language model: a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct.")
-        .by_default("the embedded demo model (bench: random weights)")
+    setting(
+        "model",
+        "The language model: a folder, a GGUF file, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or `demo`, the small one inside this program.",
+    )
+        .by_default("SmolLM2-135M-Instruct, fetched once; where it cannot be, the demo model (bench: random weights)")
         .flag(),
     setting(
         "embedder",

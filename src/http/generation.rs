@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ragstone_actors::{Context, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
+use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, MAX_LOGPROBS, SamplingParams};
 use ragstone_storage::env::Env;
 use serde_json::Value;
@@ -10,6 +11,7 @@ use serde_json::Value;
 use super::fields::{Fields, is_nothing};
 use super::format::Format;
 use super::identity::Visitor;
+use super::unsaid::Defaults;
 pub use crate::api::chat::Extension;
 use crate::api::chat::{LogitBias, StreamOptions};
 use crate::api::embeddings::OneOrMany;
@@ -179,7 +181,8 @@ impl Generation {
     /// Takes the fields that both endpoints know. The caller adds `logprobs` and takes the rest.
     pub fn take(fields: &mut Fields, state: &State, default_max_tokens: usize) -> Result<Self> {
         let limit = Duration::from_secs(state.settings.deadline_s);
-        Self::take_within(limit, fields, &state.env, default_max_tokens)
+        let model = state.loaded().map(|opened| opened.ragstone.generation_defaults()).unwrap_or_default();
+        Self::take_within(limit, fields, &state.env, default_max_tokens, &model)
     }
 
     /// As [`take`](Self::take), where no request may take longer than `limit`.
@@ -188,6 +191,7 @@ impl Generation {
         fields: &mut Fields,
         env: &Env,
         default_max_tokens: usize,
+        model: &GenerationDefaults,
     ) -> Result<Self> {
         Self::refuse_unsupported(fields)?;
         let max_tokens = match fields.take::<usize>("max_completion_tokens")? {
@@ -201,16 +205,13 @@ impl Generation {
         // As llama.cpp names it; what the answer is does not depend on it.
         let drafts = fields.take("speculative.n_max")?;
         let format = Format::take(fields)?;
-        let (beams, has_temperature) = (beams(fields)?, fields.has("temperature"));
-        let mut sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
-        sampling.beams = beams;
-        if beams.is_some() && !has_temperature {
-            // OpenAI's default draws.
-            sampling.temperature = 0.0;
-        }
-        sampling.grammar = format.as_ref().map(|format| format.spec.clone());
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
+        let (beams, unsaid) = (beams(fields)?, Defaults::of(extension.sampling, model));
+        let unsaid = if beams.is_some() { unsaid.without_drawing() } else { unsaid };
+        let mut sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), unsaid, || env.random_u64())?;
+        sampling.beams = beams;
+        sampling.grammar = format.as_ref().map(|format| format.spec.clone());
         let stream = fields.take("stream")?.unwrap_or(false);
         if stream && sampling.prompt_logprobs.is_some() {
             let message = "`prompt_logprobs` come with a whole answer; leave `stream` out";
@@ -286,8 +287,13 @@ fn beams(fields: &mut Fields) -> Result<Option<BeamSearch>> {
     Ok(wanted.then_some(BeamSearch { length_penalty: length_penalty.unwrap_or(1.0), early_stopping }))
 }
 
-/// How tokens are chosen, and when the answer ends. `random` gives the seed where the request has none.
-fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64) -> Result<SamplingParams> {
+/// How tokens are chosen, and when the answer ends. `random` gives the seed where neither the request nor `unsaid` has one.
+fn sampling(
+    fields: &mut Fields,
+    max_tokens: usize,
+    unsaid: Defaults,
+    random: impl FnOnce() -> u64,
+) -> Result<SamplingParams> {
     let stop = match fields.take("stop")? {
         None => Vec::new(),
         Some(OneOrMany::One(text)) => vec![text],
@@ -301,16 +307,19 @@ fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64
             .as_u64()
             .or_else(|| seed.as_i64().map(i64::cast_unsigned))
             .ok_or_else(|| Error::invalid_field("seed", format!("`seed` is {seed}; use a whole number of 64 bits")))?,
-        None => random(),
+        None => unsaid.seed.unwrap_or_else(random),
     };
-    // Other servers write -1 for "all".
-    let top_k = fields.take::<i64>("top_k")?.unwrap_or(0).max(0);
+    let top_k = match fields.take::<i64>("top_k")? {
+        // Other servers write -1 for "all".
+        Some(count) => usize::try_from(count.max(0)).unwrap_or(usize::MAX),
+        None => unsaid.top_k,
+    };
     let sampling = SamplingParams {
-        temperature: fields.take("temperature")?.unwrap_or(1.0),
-        top_p: fields.take("top_p")?.unwrap_or(1.0),
-        top_k: usize::try_from(top_k).unwrap_or(usize::MAX),
-        min_p: fields.take("min_p")?.unwrap_or(0.0),
-        repetition_penalty: fields.take("repetition_penalty")?.unwrap_or(1.0),
+        temperature: fields.take("temperature")?.unwrap_or(unsaid.temperature),
+        top_p: fields.take("top_p")?.unwrap_or(unsaid.top_p),
+        top_k,
+        min_p: fields.take("min_p")?.unwrap_or(unsaid.min_p),
+        repetition_penalty: fields.take("repetition_penalty")?.unwrap_or(unsaid.repetition_penalty),
         frequency_penalty: fields.take("frequency_penalty")?.unwrap_or(0.0),
         presence_penalty: fields.take("presence_penalty")?.unwrap_or(0.0),
         logit_bias: fields.take("logit_bias")?.map_or(Ok(Vec::new()), biases)?,
@@ -391,10 +400,52 @@ pub fn text_of(content: Value, param: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::chat::Unsaid;
+
+    /// What a request of `body` to a model with these defaults takes.
+    fn taken(body: &str, model: &GenerationDefaults) -> SamplingParams {
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        let limit = Duration::from_secs(1);
+        Generation::take_within(limit, &mut fields, &Env::seeded(1, 0), 7, model).unwrap().sampling
+    }
+
+    #[test]
+    fn the_model_is_asked_where_the_request_says_so_and_says_nothing_else() {
+        let makers = GenerationDefaults {
+            temperature: Some(0.7),
+            top_p: Some(0.8),
+            top_k: Some(20),
+            min_p: None,
+            repetition_penalty: Some(1.05),
+        };
+        let base = SamplingParams { max_tokens: 7, seed: 0, ..SamplingParams::default() };
+        let as_made =
+            SamplingParams { temperature: 0.7, top_p: 0.8, top_k: 20, repetition_penalty: 1.05, ..base.clone() };
+        let asked = r#""ragstone": {"sampling": "model"}"#;
+        assert_eq!(taken(&format!("{{{asked}}}"), &makers), as_made);
+        // Makers who say nothing: the likeliest token, and the penalty that was measured.
+        let silent = GenerationDefaults::default();
+        let greedy = SamplingParams { repetition_penalty: silent.repetition_penalty(), ..base };
+        assert_eq!(taken(&format!("{{{asked}}}"), &silent), greedy);
+        // What the request says counts.
+        let said = format!(r#"{{{asked}, "temperature": 0, "repetition_penalty": 1, "top_k": -1, "seed": 5}}"#);
+        let expected =
+            SamplingParams { temperature: 0.0, repetition_penalty: 1.0, top_k: 0, seed: 5, ..as_made.clone() };
+        assert_eq!(taken(&said, &makers), expected);
+        let beams = SamplingParams { beams: taken(r#"{"use_beam_search": true}"#, &makers).beams, ..as_made.clone() };
+        let beams = SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, ..beams };
+        assert_eq!(taken(&format!(r#"{{{asked}, "use_beam_search": true}}"#), &makers), beams);
+        // OpenAI's clients get OpenAI's defaults, whatever the model.
+        let openai = SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0, ..as_made };
+        let drawn = taken("{}", &makers);
+        assert_eq!(SamplingParams { seed: 0, ..drawn.clone() }, openai);
+        assert_ne!(drawn.seed, 0);
+    }
 
     fn sampled(body: &str) -> Result<SamplingParams> {
         let mut fields = Fields::parse(body.as_bytes())?;
-        let params = sampling(&mut fields, 7, || 1);
+        let unsaid = Defaults::of(Unsaid::OpenAi, &GenerationDefaults::default());
+        let params = sampling(&mut fields, 7, unsaid, || 1);
         params.and_then(|params| fields.finish().map(|()| params))
     }
 

@@ -33,6 +33,7 @@ mod tokenize;
 mod told;
 mod tools;
 mod unread;
+mod unsaid;
 pub mod visitor;
 mod within;
 

@@ -29,7 +29,7 @@ pub async fn model(state: web::Data<State>, path: web::Path<String>) -> Answered
 
 fn known(opened: &Opened) -> Vec<ServedModel> {
     let own = opened.ragstone.model();
-    let facts = ModelFacts { context: own.context, architecture: own.architecture.clone() };
+    let facts = ModelFacts { context: own.context, architecture: own.architecture.clone(), note: opened.note.clone() };
     let language = ServedModel::new(&opened.model_id, Some(facts));
     let others = [Some(&opened.embedder_id), opened.reranker_id.as_ref()];
     [language].into_iter().chain(others.into_iter().flatten().map(|id| ServedModel::new(id, None))).collect()

@@ -99,6 +99,8 @@ pub struct Opened {
     pub reranker_id: Option<String>,
     /// Tokens that the language model takes.
     pub context: usize,
+    /// What whoever asks it should know: of the demo model.
+    pub note: Option<String>,
 }
 
 impl Opened {

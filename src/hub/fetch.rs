@@ -147,7 +147,7 @@ impl Hub {
             let bar = Progress::new(format!("fetching {id} {name}"), Unit::Bytes);
             let part = Part::open(&repository.part(&promise.etag), promise.bytes)
                 .map_err(|error| failed(format!("cannot write to the cache: {error}")))?;
-            machine::check_room(repository.folder(), promise.bytes - part.has, &format!("{name} of {id}"))?;
+            machine::check_room(repository.folder(), promise.bytes - part.has, &format!("{name} of {id}"), "HF_HOME")?;
             self.take(&url, &promise, part, &blob, &bar).await.map_err(failed)?;
         }
         repository.link(commit, name, &promise.etag)

@@ -142,7 +142,7 @@ impl Plan {
     /// # Errors
     /// `Full`.
     pub fn check_room(&self) -> Result<()> {
-        machine::check_room(self.repository.folder(), self.missing_bytes(), &format!("fetching {}", self.id))
+        machine::check_room(self.repository.folder(), self.missing_bytes(), &format!("fetching {}", self.id), "HF_HOME")
     }
 
     /// A small file of the plan, read without being kept; that of the cache where it is there.

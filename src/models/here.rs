@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::data_folder::DataFolder;
 use crate::error::Result;
 use crate::hub::stored::{self, Snapshot};
+use crate::model_source::{default_model, demo};
 use crate::{embedder_source, hub, model_source};
 
 /// A model that is here, or a part of one.
@@ -85,16 +86,38 @@ pub fn all(data: &Path, used: &InUse) -> Vec<Here> {
             all.push(partial(&repository));
         }
     }
-    all.extend(own(data).into_iter().filter(|(_, path)| path.is_dir()).map(|(id, path)| of_folder(id, path)));
+    all.extend(own(data).into_iter().filter(|own| own.folder.is_dir()).map(|own| match own.gguf() {
+        Some(file) => Here { id: own.id.to_owned(), ..of_file(file) },
+        None => of_folder(own.id, own.folder),
+    }));
     all.iter_mut().for_each(|here| here.in_use = used.has(&here.path));
     all
 }
 
-/// What ragstone keeps itself: the demo model of a data folder, and the embedder that a wheel brought.
-pub fn own(data: &Path) -> Vec<(&'static str, PathBuf)> {
-    let demo = (model_source::DEMO_ID, model_source::demo_folder(&data.join("models")));
-    let embedder = embedder_source::cache_folder().ok().map(|path| (embedder_source::DEFAULT_ID, path));
-    [demo].into_iter().chain(embedder).collect()
+/// A model that ragstone keeps itself, in a folder of its own.
+pub struct Own {
+    pub id: &'static str,
+    pub folder: PathBuf,
+}
+
+impl Own {
+    /// The model: the folder, or the GGUF file in it.
+    pub fn path(&self) -> PathBuf {
+        self.gguf().unwrap_or_else(|| self.folder.clone())
+    }
+
+    fn gguf(&self) -> Option<PathBuf> {
+        let mut files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        files.find(|path| path.extension().is_some_and(|end| end == "gguf"))
+    }
+}
+
+/// What ragstone keeps itself: the demo model of a data folder, and the default models that wheels brought.
+pub fn own(data: &Path) -> Vec<Own> {
+    let demo = Own { id: model_source::DEMO_ID, folder: demo::folder(&data.join("models")) };
+    let model = default_model::cache_folder().map(|folder| Own { id: model_source::DEFAULT_ID, folder });
+    let embedder = embedder_source::cache_folder().ok().map(|folder| Own { id: embedder_source::DEFAULT_ID, folder });
+    [demo].into_iter().chain(model).chain(embedder).collect()
 }
 
 /// A download that was broken off.
@@ -154,7 +177,18 @@ fn of_folder(id: &str, path: PathBuf) -> Here {
 }
 
 fn of_gguf(snapshot: &Snapshot, name: &str) -> Here {
-    let path = snapshot.path.join(name);
+    Here {
+        id: snapshot.name.clone(),
+        revisions: snapshot.revisions.clone(),
+        commit: Some(snapshot.commit.clone()),
+        file: Some(name.to_owned()),
+        ..of_file(snapshot.path.join(name))
+    }
+}
+
+/// What a GGUF file says of itself.
+fn of_file(path: PathBuf) -> Here {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let used = accessed(&path);
     let opened = Gguf::open(&path).ok();
     let architecture = opened.as_ref().and_then(|gguf| gguf.config().ok());
@@ -165,17 +199,17 @@ fn of_gguf(snapshot: &Snapshot, name: &str) -> Here {
         tracing::debug!(path = %path.display(), is_restored = restored.is_ok(), "looked into a model");
     }
     Here {
-        id: snapshot.name.clone(),
-        revisions: snapshot.revisions.clone(),
-        commit: Some(snapshot.commit.clone()),
-        file: Some(name.to_owned()),
+        id: String::new(),
+        revisions: Vec::new(),
+        commit: None,
         kind: Kind::LanguageModel,
         architecture: architecture.map(|config| config.architecture.class_name().to_owned()),
-        dtype: dtype.or_else(|| hub::quantization(name).map(str::to_owned)),
+        dtype: dtype.or_else(|| hub::quantization(&name).map(str::to_owned)),
         bytes: path.metadata().map_or(0, |found| found.len()),
         whole: path.is_file(),
         last_used_unix_ms: used.and_then(unix_ms),
         in_use: false,
+        file: Some(name),
         path,
     }
 }

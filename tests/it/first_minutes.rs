@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::harness::{Folder, Service, WORLD};
+use crate::outside::from_outside;
 
 /// A folder with one collection, `world`, read from files.
 fn with_world() -> Folder {
@@ -192,23 +193,71 @@ fn lists_have_heads_and_say_when_they_are_empty() {
     assert_eq!(folder.json(&["collections", "list", "--json"]), json!([]));
 }
 
-/// What a reader of the README does first shows what the README says.
+/// What `ops/run` asks: the demo model, and the default model.
+fn questions(script: &str) -> [[&str; 2]; 2] {
+    let of = |name: &str| -> Vec<&str> {
+        script.lines().filter_map(|line| line.trim().strip_prefix(&format!("{name}='"))?.strip_suffix('\'')).collect()
+    };
+    let ([demo, default], [demos, defaults]) = (of("first").try_into().unwrap(), of("second").try_into().unwrap());
+    [[demo, demos], [default, defaults]]
+}
+
+/// The answer that a page shows below a question of `ops/run`.
+fn shown<'a>(page: &'a str, number: usize, question: &str) -> &'a str {
+    let mut lines = page.lines().skip_while(|line| !line.starts_with(&format!("== question {number}")));
+    assert!(lines.next().is_some_and(|line| line.ends_with(question)), "another question {number} is shown");
+    lines.next().unwrap()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// What somebody who begins with `ops/run --model demo` sees is what the corpus' page says.
 #[tokio::test]
-async fn the_questions_of_ops_run_have_the_answers_of_the_readme() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let (script, readme) = (read("ops/run"), read("README.md"));
+async fn the_questions_of_ops_run_have_the_answers_that_its_page_shows() {
+    let (script, page) = (read("ops/run"), read("examples/world/README.md"));
+    let [of_demo, _] = questions(&script);
     let folder = Folder::new();
     let service = Service::start_unready(folder.serve_command(&[]));
     service.wait_until_ready().await;
-    let corpus = root.join("examples/world/corpus");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/world/corpus");
     folder.run(&["ingest", corpus.to_str().unwrap(), "--collection", "world"]).succeeded();
-    for (name, title) in [("first", "question 1"), ("second", "question 2")] {
-        let question = script.lines().find_map(|line| line.strip_prefix(&format!("{name}='"))?.strip_suffix('\''));
-        let question = question.unwrap_or_else(|| panic!("ops/run has no {name} question"));
-        let mut shown = readme.lines().skip_while(|line| !line.starts_with(&format!("== {title}")));
-        assert!(shown.next().is_some_and(|line| line.ends_with(question)), "the README shows another {title}");
+    for (index, question) in of_demo.into_iter().enumerate() {
         let said = folder.run(&["ask", question, "--collection", "world"]).succeeded();
-        assert_eq!(said.stdout.lines().next(), shown.next(), "{question}: {said:?}");
+        assert_eq!(said.stdout.lines().next().unwrap(), shown(&page, index + 1, question), "{question}: {said:?}");
     }
+}
+
+/// What a reader of the README does first is answered right, over real prose. In which words depends on the processor.
+#[tokio::test]
+async fn the_default_model_answers_the_questions_of_ops_run_right() {
+    let (script, readme) = (read("ops/run"), read("README.md"));
+    let [_, of_default] = questions(&script);
+    let known: Vec<serde_json::Value> = serde_json::from_str(&read("examples/house/questions.json")).unwrap();
+    let is_right = |question: &str, text: &str| {
+        let entry = known.iter().find(|entry| entry["question"] == question);
+        let entry = entry.unwrap_or_else(|| panic!("questions.json does not know {question:?}"));
+        entry["answers"].as_array().unwrap().iter().any(|answer| text.contains(answer.as_str().unwrap()))
+    };
+    for (index, question) in of_default.into_iter().enumerate() {
+        assert!(
+            is_right(question, shown(&readme, index + 1, question)),
+            "the README shows a wrong answer to {question}"
+        );
+    }
+    let Some(model) = from_outside("MODEL_TEST_FILE", "GGUF file of the default model") else { return };
+    let folder = Folder::new();
+    let service = Service::start_unready(folder.serve_command(&[("RAGSTONE_MODEL", model.to_str().unwrap())]));
+    service.wait_until_ready().await;
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/house/papers");
+    folder.run(&["ingest", corpus.to_str().unwrap(), "--collection", "house"]).succeeded();
+    let mut reused = 0;
+    for question in of_default {
+        let said = folder.json(&["ask", question, "--collection", "house", "--json"]);
+        assert!(is_right(question, said["answer"].as_str().unwrap()), "{question}: {said}");
+        let tokens = &said["report"]["tokens"];
+        reused = tokens["exact"].as_u64().unwrap() + tokens["blended"].as_u64().unwrap();
+    }
+    assert!(reused > 0, "the second question finds KV of the first");
 }

@@ -34,7 +34,8 @@ impl Folder {
         path
     }
 
-    /// The program on this folder's data, without the settings of whoever runs the tests.
+    /// The program on this folder's data, without the settings of whoever runs the tests. The demo model answers, whose answers are known,
+    /// and nothing is asked for outside this machine.
     pub fn ragstone(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ragstone"));
         let is_setting = |name: &str| ["RAGSTONE_", "OTEL_"].iter().any(|prefix| name.starts_with(prefix));
@@ -42,7 +43,19 @@ impl Folder {
             command.env_remove(name);
         }
         command.env_remove("RUST_LOG").env("RAGSTONE_DATA", self.data()).args(arguments).stdin(Stdio::null());
+        command.env("HF_ENDPOINT", "http://127.0.0.1:1").env("PIP_NO_INDEX", "1");
+        // A service has the model that it was started with, and what is measured is of random weights.
+        if !self.is_served() && arguments.first() != Some(&"bench") {
+            command.env("RAGSTONE_MODEL", "demo");
+        }
         command
+    }
+
+    /// Whether the process of the folder's service is there.
+    fn is_served(&self) -> bool {
+        let record = std::fs::read(self.data().join("service.json")).unwrap_or_default();
+        let record: Value = serde_json::from_slice(&record).unwrap_or_default();
+        record["pid"].as_u64().is_some_and(|pid| signal("0", pid as u32))
     }
 
     /// Runs a command to its end.

@@ -14,9 +14,11 @@ use crate::harness::Folder;
 
 pub const COMMIT: &str = "0123456789012345678901234567890123456789";
 
-/// What the hub answers about `somebody/tiny`.
+/// What the hub answers about a repository.
 #[derive(Clone)]
 pub struct Repo {
+    /// `somebody/tiny`, if not another one.
+    pub name: String,
     pub files: BTreeMap<String, Vec<u8>>,
     /// Named beside the files, and not there.
     pub also: Vec<String>,
@@ -79,7 +81,7 @@ async fn info(repo: web::Data<Repo>, path: web::Path<String>) -> HttpResponse {
     if let Some(refused) = repo.refused.filter(|refused| !refused.is_of_files) {
         return refused.answer();
     }
-    if !path.starts_with("somebody/tiny") {
+    if !path.starts_with(&repo.name) {
         return HttpResponse::NotFound().finish();
     }
     let file = |(name, bytes): (&String, &Vec<u8>)| {
@@ -186,6 +188,7 @@ impl Repo {
     /// Files by their names.
     pub fn with(files: BTreeMap<String, Vec<u8>>) -> Self {
         Self {
+            name: "somebody/tiny".into(),
             files,
             also: Vec::new(),
             commit: COMMIT.into(),
@@ -199,14 +202,15 @@ impl Repo {
         }
     }
 
-    /// Serves it as `somebody/tiny`; the address.
+    /// Serves it by its name; the address.
     pub fn serve(self) -> String {
+        let files = format!("/{}/resolve/{{commit}}/{{name}}", self.name);
         let repo = web::Data::new(self);
         let server = HttpServer::new(move || {
             App::new()
                 .app_data(repo.clone())
                 .route("/api/models/{repo:.*}", web::get().to(info))
-                .route("/somebody/tiny/resolve/{commit}/{name}", web::get().to(file))
+                .route(&files, web::get().to(file))
                 .route("/elsewhere/{name}", web::get().to(elsewhere))
         })
         .workers(1)

@@ -11,6 +11,7 @@ mod command_line;
 mod costs;
 mod cuda;
 mod damage;
+mod default_model;
 mod doctor;
 mod eval;
 mod events;

@@ -235,13 +235,14 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
     ("storage/src/tier/disk/recovery.rs", 1, "derived: a damaged entry, copied into quarantine before"),
     ("src/cli/models/remove.rs", 1, "a model that the owner named"),
     ("src/data_folder.rs", 2, "the record of a service that ended, and the holder's name in the lock"),
-    ("src/embedder_source.rs", 2, "which model is remembered; a download that lacks files"),
+    ("src/embedder_source.rs", 1, "which model is remembered"),
     ("src/hub/cache.rs", 1, "what a download left"),
     ("src/hub/fetch.rs", 2, "a download that is of no use"),
     ("src/hub/stored.rs", 4, "a model that the owner named"),
     ("src/eval/journal.rs", 1, "the line that a kill cut off, of answers that are asked for again"),
     ("src/models/need.rs", 1, "makes a file of its own larger"),
-    ("src/model_source.rs", 1, "the demo model, which is inside this program"),
+    ("src/model_source/demo.rs", 1, "the demo model, which is inside this program"),
+    ("src/wheel.rs", 2, "a download that lacks files, and what one left that was killed"),
 ];
 
 /// Data that cannot be read is not data that is gone: whoever adds a removal says here why nobody misses what goes.

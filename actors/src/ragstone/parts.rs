@@ -130,6 +130,7 @@ impl Parts {
             pipeline,
             engine,
             model: status,
+            generation: loaded.generation,
             costs_name,
             object,
             corpus,

@@ -1,6 +1,7 @@
 //! What a GGUF file says of itself, for people.
 
 use super::Gguf;
+use crate::generation::GenerationDefaults;
 use crate::weights::TensorShape;
 
 impl Gguf {
@@ -12,6 +13,11 @@ impl Gguf {
             shape: info.shape.clone(),
         };
         self.header.tensors.iter().map(shape).collect()
+    }
+
+    /// How its makers say that its answers are chosen; a value of another kind than it should be says nothing.
+    pub fn generation_defaults(&self) -> GenerationDefaults {
+        GenerationDefaults::from_gguf(|key| self.number(key).ok().flatten())
     }
 
     /// How many bytes from its beginning tell everything but the tensors' values; all of the file where it has no tensors.

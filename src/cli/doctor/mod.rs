@@ -72,7 +72,10 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
     findings.extend(service::bucket(config).await);
     findings.push(service);
     match client {
-        Some(client) => findings.extend(service::health(&client).await),
+        Some(client) => {
+            findings.extend(models::served(&client).await);
+            findings.extend(service::health(&client).await);
+        }
         None => {
             findings.push(service::address(config));
             findings.extend(ingests::of_folder(&data));

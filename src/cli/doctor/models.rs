@@ -7,21 +7,28 @@ use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::weights_in_memory;
 
 use super::finding::Finding;
+use crate::api::List;
+use crate::api::models::ServedModel;
+use crate::client::Client;
 use crate::config::{Config, Surface};
-use crate::embedder_source::{self, DEFAULT_ID};
+use crate::embedder_source;
 use crate::error::Result;
 use crate::hub::{self, HubId};
-use crate::model_source::{self, DEMO_ID};
+use crate::model_source::{self, DEFAULT_ID, DEMO_ID, default_model};
 use crate::models;
 use crate::progress::mebibytes;
 
 /// What is to be known of the language model: the finding, and what its weights will take of memory, in bytes.
 pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) {
     let what = "model";
-    let Some(setting) = surface.model.as_deref() else {
-        let advice = "it knows the sample corpus and little else: name a model of your own with --model FOLDER|ID";
+    let setting = surface.model.as_deref().unwrap_or(DEFAULT_ID);
+    if model_source::is_demo(setting) {
+        let advice = "it knows the sample corpus examples/world and nothing else: leave `model` out to have a real one, or name one";
         return (Finding::warning(what, format!("{DEMO_ID}, the one inside this program"), advice), 0);
-    };
+    }
+    if setting == DEFAULT_ID && default_model::here().is_none() {
+        return (default_to_fetch(what, surface), 0);
+    }
     if is_to_fetch(setting) {
         return (to_fetch(what, setting, surface.offline, "ragstone fetch"), 0);
     }
@@ -38,6 +45,33 @@ pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) 
             (Finding::ok(what, found), bytes)
         }
     }
+}
+
+/// The default model, which is not here: a start goes on without it only where nobody named it.
+fn default_to_fetch(what: &'static str, surface: &Surface) -> Finding {
+    let found = format!("{DEFAULT_ID} is not on this machine yet");
+    let advice = match surface.offline {
+        true => default_model::Missing::offline().note(),
+        false => "the next start fetches it (93 MB), or `ragstone fetch` does; where it cannot be fetched, the demo model answers, \
+                  which knows the sample corpus alone"
+            .to_owned(),
+    };
+    match surface.offline && surface.model.is_some() {
+        true => Finding::problem(what, found, advice),
+        false => Finding::warning(what, found, advice),
+    }
+}
+
+/// What the running service answers with, which its own settings said when it started; `None` while it loads.
+pub async fn served(client: &Client) -> Option<Finding> {
+    let what = "answers";
+    let models: List<ServedModel> = client.get(&["v1", "models"]).await.ok()?;
+    let model = models.data.into_iter().next()?;
+    let note = model.ragstone.and_then(|facts| facts.note);
+    Some(match note {
+        Some(note) => Finding::warning(what, format!("{} is the service's model", model.id), note),
+        None => Finding::ok(what, format!("{} is the service's model", model.id)),
+    })
 }
 
 struct Read {
@@ -65,7 +99,8 @@ pub async fn embedding(config: &Config) -> Finding {
     }
     match surface.embedder.as_deref() {
         None if !embedder_source::is_default_here() => {
-            let mut finding = to_fetch(what, DEFAULT_ID, surface.offline, "ragstone fetch --embedder-only");
+            let mut finding =
+                to_fetch(what, embedder_source::DEFAULT_ID, surface.offline, "ragstone fetch --embedder-only");
             if let (Some(advice), Ok(folder)) = (&mut finding.advice, embedder_source::cache_folder()) {
                 advice.push_str(&format!(
                     "; without a network, copy its folder to {}, or name it with --embedder FOLDER",
@@ -128,6 +163,6 @@ mod tests {
         assert_eq!(state(folder, true).await, State::Problem, "no JSON");
         assert_eq!(state("nobody/has-this-model", true).await, State::Problem);
         assert_eq!(state("nobody/has-this-model", false).await, State::Warning);
-        assert_eq!(language(&Surface::default(), &Settings::default()).await.0.state, State::Warning);
+        assert_eq!(state("demo", true).await, State::Warning);
     }
 }

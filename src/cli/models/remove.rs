@@ -1,7 +1,6 @@
 //! `ragstone models remove`
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::PathBuf;
 
 use serde_json::json;
 
@@ -11,7 +10,7 @@ use crate::cli::table::bytes;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::stored::Removal;
-use crate::models::here::{self, InUse};
+use crate::models::here::{self, InUse, Own};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -32,8 +31,8 @@ pub struct Args {
 /// What goes.
 enum Target {
     Hub(Removal),
-    /// A folder that ragstone keeps itself, and its bytes.
-    Own(PathBuf, u64),
+    /// A model that ragstone keeps itself, and its bytes.
+    Own(Own, u64),
 }
 
 impl Target {
@@ -47,7 +46,7 @@ impl Target {
     fn is_used(&self, used: &InUse) -> bool {
         match self {
             Self::Hub(removal) => removal.snapshots().iter().any(|snapshot| used.has_snapshot(snapshot)),
-            Self::Own(path, _) => used.has(path),
+            Self::Own(own, _) => used.has(&own.path()),
         }
     }
 }
@@ -56,11 +55,11 @@ impl Target {
 pub async fn run(config: &Config, args: &Args) -> Result<()> {
     let used = InUse::of(config).await?;
     let data = config.data()?;
-    let own = here::own(&data).into_iter().find(|(id, path)| *id == args.id && path.is_dir());
+    let own = here::own(&data).into_iter().find(|own| own.id == args.id && own.folder.is_dir());
     let target = match own {
-        Some((id, path)) => {
-            let found = here::all(&data, &used).into_iter().find(|here| here.id == id);
-            Target::Own(path, found.map_or(0, |here| here.bytes))
+        Some(own) => {
+            let found = here::all(&data, &used).into_iter().find(|here| here.id == own.id);
+            Target::Own(own, found.map_or(0, |here| here.bytes))
         }
         None => {
             let (id, has_revision) = hub_id(&args.id)?;
@@ -80,8 +79,8 @@ pub async fn run(config: &Config, args: &Args) -> Result<()> {
         confirm(args, freed)?;
         match &target {
             Target::Hub(removal) => removal.run()?,
-            Target::Own(path, _) => {
-                std::fs::remove_dir_all(path).map_err(|error| Error::io("cannot remove", path, error))?;
+            Target::Own(Own { folder, .. }, _) => {
+                std::fs::remove_dir_all(folder).map_err(|error| Error::io("cannot remove", folder, error))?;
             }
         }
     }

@@ -73,8 +73,8 @@ fn found(config: &Config, args: &Args) -> Result<Option<PathBuf>> {
         return Ok(Some(path.to_owned()));
     }
     let data = config.data()?;
-    if let Some((_, path)) = here::own(&data).into_iter().find(|(id, path)| *id == args.id && path.is_dir()) {
-        return Ok(Some(path));
+    if let Some(own) = here::own(&data).into_iter().find(|own| own.id == args.id && own.folder.is_dir()) {
+        return Ok(Some(own.path()));
     }
     let (id, _) = hub_id(&args.id)?;
     if args.quant.is_none()

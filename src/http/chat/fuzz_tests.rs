@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 fn take(body: &[u8]) -> Result<(Generation, Vec<ChatMessage>)> {
     let mut fields = Fields::parse(body)?;
     check_model(&mut fields, "m")?;
-    let mut generation = Generation::take_within(LIMIT, &mut fields, &Env::seeded(1, 0), 256)?;
+    let mut generation = Generation::take_within(LIMIT, &mut fields, &Env::seeded(1, 0), 256, &Default::default())?;
     check_answers(&generation)?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
     fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);

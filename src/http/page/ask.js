@@ -10,7 +10,7 @@ const conversation = [];
 /** The collection that was chosen in this tab, which a reload keeps; and, for other tabs, the one that was asked last. */
 const COLLECTION = "ragstone-collection";
 /** `collection`: null as long as nobody chose, empty for none. */
-const chosen = { collection: sessionStorage.getItem(COLLECTION), topK: 5, reuse: "auto", maxTokens: 256, temperature: 0, followsUp: false };
+const chosen = { collection: sessionStorage.getItem(COLLECTION), topK: 5, reuse: "auto", maxTokens: 256, temperature: undefined, followsUp: false };
 let isOpen = false;
 
 function choose(collection) {
@@ -35,7 +35,7 @@ export async function ask(view) {
     topK: h("input", { type: "number", min: 1, max: 1000, value: chosen.topK }),
     reuse: select([["auto", "exact and blended"], ["exact", "exact only"], ["off", "compute all"]], chosen.reuse),
     maxTokens: h("input", { type: "number", min: 1, value: chosen.maxTokens }),
-    temperature: h("input", { type: "number", min: 0, max: 2, step: 0.1, value: chosen.temperature }),
+    temperature: h("input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "the model's", value: chosen.temperature ?? "" }),
     followsUp: h("input", { type: "checkbox", checked: chosen.followsUp }),
   };
   const turns = h("section", { "aria-label": "Conversation" }, conversation.map(({ element }) => element));
@@ -80,14 +80,15 @@ export async function ask(view) {
     control.collection.replaceChildren(...choices(options, collection === "" || names.includes(collection) ? collection : usual(names)));
     return names.length ? [] : h("p", { class: "hint" }, "No collection yet: ", h("a", { href: "#/collections" }, "add documents"), ", or ask the model alone.");
   });
-  const demo = model?.id === "ragstone-demo" && h("p", { class: "hint" }, "The embedded demo model answers here: it knows a small invented world and nothing else. What it cites of your documents is right, what it says of them is not. Start the service with ", h("code", { class: "key" }, "--model"), " to take a real one.");
-  content.replaceChildren(h("h1", {}, "Ask"), empty, demo || "", turns, form);
+  const note = model?.ragstone?.note;
+  content.replaceChildren(h("h1", {}, "Ask"), empty, note ? h("p", { class: "hint" }, note) : "", turns, form);
   question.focus();
 }
 
 function read(input) {
   if (input.type === "checkbox") return input.checked;
-  return input.type === "number" ? Number(input.value) : input.value;
+  if (input.type === "number") return input.value === "" ? undefined : Number(input.value);
+  return input.value;
 }
 
 function select(options, value) {
@@ -110,7 +111,7 @@ async function answer(text, turns, signal) {
   element.scrollIntoView({ block: "nearest" });
   const { collection, topK, reuse, maxTokens, temperature } = chosen;
   if (collection) localStorage.setItem(COLLECTION, collection);
-  const wanted = { reuse, explain: true, ...(collection ? { collection, top_k: topK } : {}) };
+  const wanted = { reuse, explain: true, sampling: "model", ...(collection ? { collection, top_k: topK } : {}) };
   const body = { stream: true, temperature, max_tokens: maxTokens, messages: [...before, { role: "user", content: text }], ragstone: wanted };
   let isGone = false;
   try {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::api::chat::{
     AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, PromptTokens, StreamOptions,
-    Usage,
+    Unsaid, Usage,
 };
 use crate::client::routes::{Request, Routes};
 use crate::error::{Error, ErrorKind, Result};
@@ -43,11 +43,11 @@ impl Arguments {
         let extension = Extension {
             collection: Some(collection.to_owned()),
             top_k: self.top_k.map(|count| count as usize),
+            sampling: Unsaid::Model,
             ..Extension::default()
         };
         let generation = GenerationRequest {
             ragstone: Some(extension),
-            temperature: Some(0.0),
             max_tokens: self.max_tokens.map(|count| count as usize),
             stream: Some(true),
             stream_options: Some(StreamOptions { include_usage: Some(true) }),
