@@ -76,6 +76,11 @@ impl Fields {
         Ok(whole)
     }
 
+    /// Whether a field is given, and not null.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// Takes a field that must be there.
     pub fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T> {
         self.take(name)?.ok_or_else(|| Error::invalid_field(name, format!("`{name}` is missing")))

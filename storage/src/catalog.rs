@@ -8,6 +8,7 @@ mod calibration;
 mod collections;
 mod costs;
 mod embedders;
+mod flushing;
 mod ingests;
 mod journal;
 mod objects;
@@ -29,6 +30,7 @@ use sled::Tree;
 
 pub use self::api_keys::{ApiKeyRecord, Role};
 pub use self::embedders::EmbedderRecord;
+use self::flushing::Flushing;
 pub use self::ingests::{FileAttempt, IngestJob};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
 use self::records::{Kept, Records, Row};
@@ -55,6 +57,7 @@ pub struct Catalog {
     db: sled::Db,
     /// sled's own file, for its last word to be on the disk.
     file: Option<File>,
+    flushing: Flushing,
     /// The second copy; `None` in a copy of a catalog, which is only looked into.
     records: Mutex<Option<Records>>,
     damage: Option<Damage>,
@@ -223,17 +226,6 @@ impl Catalog {
     pub fn remember_digest(&self, stamp: &FileStamp, digest: &[u8; 32]) -> Result<()> {
         self.digests.insert(to_json(stamp)?, digest).map(drop).map_err(sled_error)
     }
-
-    /// Makes everything durable.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn flush(&self) -> Result<()> {
-        self.db.flush().map_err(sled_error)?;
-        // sled waits for its pages and not for the file's length, nor for the disk's own cache.
-        let synced = self.file.as_ref().map_or(Ok(()), File::sync_data);
-        synced.map_err(|error| sled_error(error.into()))
-    }
 }
 
 /// Changes of what has a second copy.
@@ -372,6 +364,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
     let tree = |name: &str| db.open_tree(name).map_err(sled_error);
     Ok(Catalog {
         file: File::open(dir.join("db")).ok(),
+        flushing: Flushing::default(),
         records: Mutex::new(None),
         damage: None,
         ids_before: 0,

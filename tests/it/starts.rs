@@ -112,4 +112,6 @@ async fn no_start_on_a_failing_disk_loses_a_document_or_a_key() {
         "{starts} starts, seed {seed}, {calls} calls each: {} came up, {} were refused, {} hung",
         ended[0], ended[1], ended[2]
     );
+    // Nobody starts a service again that hangs.
+    assert_eq!(ended[2], 0);
 }
