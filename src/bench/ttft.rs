@@ -413,6 +413,7 @@ impl<B: Backend> Bench<B> {
             env: self.host.env().clone(),
             files_answer: false,
             is_wanted: Arc::new(|| true),
+            scores: None,
         };
         let done =
             prefill(&self.model, &mut self.pool, prompt, table.blocks(), self.options.chunk_rows).map_err(|error| {

@@ -50,7 +50,12 @@ mod tests {
             text: text.into(),
             citations: Vec::new(),
             tokens: logprobs.iter().map(token).collect(),
-            finish: Finish { reason: FinishReason::Stop, usage: Usage::default(), report: ReuseReport::default() },
+            finish: Finish {
+                reason: FinishReason::Stop,
+                usage: Usage::default(),
+                report: ReuseReport::default(),
+                end_token: None,
+            },
         }
     }
 

@@ -22,7 +22,6 @@ use super::responses::stream::ResponseStream;
 use super::shape::{Group, Shape, usage};
 use super::told::{Told, Wish};
 use super::tools::{CallReader, Said, Tools};
-use crate::error::{Error, Result};
 use crate::http::error::Answered;
 use crate::http::state::{InFlight, State};
 use crate::telemetry::trace;

@@ -329,8 +329,8 @@ mod tests {
             let (chat, text) = (Shape::chat(&env, "m", logprobs), Shape::completion(&env, "m", logprobs));
             round_trip::<ChatCompletion>(&chat.answers(&[group(std::slice::from_ref(&answer), &told)]));
             let called = [Some(vec![call.clone()])];
-            let group = Group { said: &called, ..group(std::slice::from_ref(&answer), &told) };
-            round_trip::<ChatCompletion>(&chat.answers(&[group]));
+            let calling = Group { said: &called, ..group(std::slice::from_ref(&answer), &told) };
+            round_trip::<ChatCompletion>(&chat.answers(&[calling]));
             round_trip::<TextCompletion>(&text.answers(&[group(std::slice::from_ref(&answer), &told)]));
             round_trip::<ChatChunk>(&chat.opening(0).unwrap());
             round_trip::<ChatChunk>(&chat.piece(0, "a", Some(&token("a")), 0));

@@ -122,7 +122,7 @@ impl Bench {
         let options = PlanOptions { choosing: selection.choosing(self.model.config().layers), ..options };
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let (plan, loads) = self.plan(segments, options);
+        let (plan, loads) = self.planned(segments, options);
         let handle: Handle = self.runtime.handle().clone();
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
@@ -141,7 +141,7 @@ impl Bench {
         (done, plan)
     }
 
-    fn plan(&self, segments: Arc<[Segment]>, options: PlanOptions) -> (LoadPlan, LayerLoads) {
+    fn planned(&self, segments: Arc<[Segment]>, options: PlanOptions) -> (LoadPlan, LayerLoads) {
         let fuse =
             Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false, speculative: false };
         let handle: Handle = self.runtime.handle().clone();
@@ -152,7 +152,7 @@ impl Bench {
 
     /// With what the model thinks of each token, so many alternatives beside it.
     fn described(&self, tokens: &[u32], alternatives: u8) -> Prefilled {
-        let (plan, loads) = self.plan([text(tokens)].into(), PlanOptions::fixed(0.0, ReuseMode::Off));
+        let (plan, loads) = self.planned([text(tokens)].into(), PlanOptions::fixed(0.0, ReuseMode::Off));
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
         let prompt = Prompt { scores: Some(alternatives), ..self.prompt(tokens, &plan, loads, Selection::default()) };
@@ -545,7 +545,7 @@ fn a_prompt_that_is_described_reuses_nothing() {
     let segments: Arc<[Segment]> = [root(), passage].into();
     let tokens = tokens_of(&segments);
     let options = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
-    let (plan, loads) = bench.plan(segments, options);
+    let (plan, loads) = bench.planned(segments, options);
     assert!(plan.exact_tokens > 0);
     let prompt = Prompt { scores: Some(0), ..bench.prompt(&tokens, &plan, loads, Selection::default()) };
     let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));

@@ -143,7 +143,7 @@ impl Args {
             stream: Some(true),
             ..GenerationRequest::default()
         };
-        Ok(CompletionRequest { prompt: api::chat::Prompt::Text(prompt), logprobs: None, generation })
+        Ok(CompletionRequest { prompt: api::chat::Prompt::Text(prompt), logprobs: None, echo: None, generation })
     }
 }
 

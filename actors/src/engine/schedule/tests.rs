@@ -296,6 +296,7 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
         speculative: false,
         cached: random.usize(0..500),
         to_compute: random.usize(1..3000),
+        most_rows: usize::MAX,
         overtaken,
         left_out: random.u32(0..9),
         blocks,
