@@ -326,7 +326,7 @@ fn sampling(
         top_k,
         min_p: fields.take("min_p")?.unwrap_or(unsaid.min_p),
         repetition_penalty: fields.take("repetition_penalty")?.unwrap_or(unsaid.repetition_penalty),
-        frequency_penalty: fields.take("frequency_penalty")?.unwrap_or(0.0),
+        frequency_penalty: fields.take("frequency_penalty")?.unwrap_or(unsaid.frequency_penalty),
         presence_penalty: fields.take("presence_penalty")?.unwrap_or(0.0),
         logit_bias: fields.take("logit_bias")?.map_or(Ok(Vec::new()), biases)?,
         seed,
@@ -427,8 +427,9 @@ mod tests {
         assert_eq!(taken(&format!("{{{asked}}}"), &makers), as_made);
         // Makers who say nothing: the likeliest token, and the penalty that was measured.
         let silent = GenerationDefaults::default();
-        let greedy = SamplingParams { repetition_penalty: silent.repetition_penalty(), ..base };
-        assert_eq!(taken(&format!("{{{asked}}}"), &silent), greedy);
+        let of_silent = taken(&format!("{{{asked}}}"), &silent);
+        assert!(of_silent.frequency_penalty > 0.0, "{of_silent:?}");
+        assert_eq!(SamplingParams { frequency_penalty: 0.0, ..of_silent }, base);
         // What the request says counts.
         let said = format!(r#"{{{asked}, "temperature": 0, "repetition_penalty": 1, "top_k": -1, "seed": 5}}"#);
         let expected =
