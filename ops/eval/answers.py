@@ -140,8 +140,8 @@ class Service:
     def ask(self, question, layout):
         """The answer, how it ended, and the passages that were read. Without a layout, as the program asks."""
         if layout is None:
-            body = {"messages": [{"role": "user", "content": question}], "temperature": 0}
-            body["ragstone"] = {"collection": self.collection}
+            body = {"messages": [{"role": "user", "content": question}]}
+            body["ragstone"] = {"collection": self.collection, "sampling": "model"}
             answer = self.post("/v1/chat/completions", body)
             passages = answer["ragstone"]["citations"]
         else:

@@ -113,7 +113,7 @@ pub enum Unsaid {
     /// What OpenAI's API has: temperature 1, everything else off, a seed that is drawn.
     #[default]
     OpenAi,
-    /// What the model's makers say; where they say nothing, the likeliest token, and a slight penalty for what the answer has already. The seed
+    /// What the model's makers say; where they say nothing, the likeliest token, and no penalty. The seed
     /// is 0, so that the same question gets the same answer.
     Model,
 }

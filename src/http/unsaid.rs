@@ -4,10 +4,6 @@ use ragstone_kernels::generation::GenerationDefaults;
 
 use crate::api::chat::Unsaid;
 
-/// Taken from a token's logit for each time that it stands in the answer, where the model's makers name no penalty: docs/decisions/0100. One
-/// that counts the prompt, as `repetition_penalty` does, would keep a model from saying what stands in the passages.
-const FREQUENCY_PENALTY: f32 = 0.2;
-
 /// The values of fields that are not there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Defaults {
@@ -16,21 +12,13 @@ pub struct Defaults {
     pub top_k: usize,
     pub min_p: f32,
     pub repetition_penalty: f32,
-    pub frequency_penalty: f32,
     /// `None`: one is drawn.
     pub seed: Option<u64>,
 }
 
 impl Defaults {
-    const OPENAI: Self = Self {
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        seed: None,
-    };
+    const OPENAI: Self =
+        Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0, seed: None };
 
     /// Those of a request; `model` is what its makers say.
     pub fn of(unsaid: Unsaid, model: &GenerationDefaults) -> Self {
@@ -41,8 +29,8 @@ impl Defaults {
                 top_p: model.top_p.unwrap_or(1.0),
                 top_k: model.top_k.unwrap_or(0),
                 min_p: model.min_p.unwrap_or(0.0),
+                // None of our own: it counts the prompt, where the answer stands (docs/decisions/0099).
                 repetition_penalty: model.repetition_penalty.unwrap_or(1.0),
-                frequency_penalty: if model.repetition_penalty.is_some() { 0.0 } else { FREQUENCY_PENALTY },
                 // Whoever asks a knowledge base twice should not get two answers.
                 seed: Some(0),
             },
