@@ -6,9 +6,6 @@ use std::path::Path;
 use crate::error::Result;
 use crate::tokenizer::read_json;
 
-/// Divides logits of tokens that were there before, where a model's makers name no such penalty: docs/decisions/0100.
-pub const REPETITION_PENALTY: f32 = 1.1;
-
 /// What they name, in the words and units of [`SamplingParams`](crate::sampling::SamplingParams); `None` where they are silent, or say
 /// what no request could.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -60,11 +57,6 @@ impl GenerationDefaults {
             min_p: within("min_p", 0.0, 1.0).map(|value| value as f32),
             repetition_penalty: within("repetition_penalty", 0.01, 100.0).map(|value| value as f32),
         }
-    }
-
-    /// The penalty for tokens that were there before: the makers', or the one that was measured to help.
-    pub fn repetition_penalty(&self) -> f32 {
-        self.repetition_penalty.unwrap_or(REPETITION_PENALTY)
     }
 }
 
@@ -127,6 +119,5 @@ mod tests {
         assert_eq!(of(&named), qwen);
         let gemma = GenerationDefaults { temperature: Some(1.0), top_k: Some(64), ..nothing };
         assert_eq!(of(&[("general.sampling.top_k", 64.0)]), gemma);
-        assert_eq!((nothing.repetition_penalty(), penalty.repetition_penalty()), (REPETITION_PENALTY, 1.05));
     }
 }

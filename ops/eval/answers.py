@@ -31,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 
@@ -55,6 +56,8 @@ class Layout:
     presence_penalty: float = 0.0
     stop: str = ""
     """Ends the answer."""
+    end_at_repeat: int = 0
+    """The answer ends where so many words in a row come a second time, without them; 0: it does not. Done here, to the text."""
     raw: bool = False
     """Without the model's chat template, by /v1/completions."""
 
@@ -74,7 +77,12 @@ Answer: The librarian is Rosa Finch.
 
 """
 LAYOUTS = {
-    # Today's passages and question, other system prompts.
+    # What decision 0099 has, for chat models and for models without a chat template.
+    "chosen": Layout(system=BEFORE, top_k=2, order="best-last", end_at_repeat=8),
+    "base-chosen": Layout(
+        system=SHOTS, passage="Passage: {title} | {text}\n\n", top_k=2, order="best-last", max_tokens=32, stop="\n", raw=True
+    ),
+    # The passages and question of before, other system prompts.
     "before": Layout(system=BEFORE),
     "no-system": Layout(),
     "short": Layout(system=SHORT),
@@ -132,8 +140,8 @@ class Service:
     def ask(self, question, layout):
         """The answer, how it ended, and the passages that were read. Without a layout, as the program asks."""
         if layout is None:
-            body = {"messages": [{"role": "user", "content": question}], "temperature": 0}
-            body["ragstone"] = {"collection": self.collection}
+            body = {"messages": [{"role": "user", "content": question}]}
+            body["ragstone"] = {"collection": self.collection, "sampling": "model"}
             answer = self.post("/v1/chat/completions", body)
             passages = answer["ragstone"]["citations"]
         else:
@@ -144,9 +152,9 @@ class Service:
         return text or "", choice["finish_reason"], passages
 
 
-def fill(text, **fields):
+def fill(form, **fields):
     """Fields in one pass, so that braces of a passage stay what they are."""
-    return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), text)
+    return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), form)
 
 
 def layout_request(question, passages, layout):
@@ -167,8 +175,9 @@ def layout_request(question, passages, layout):
 
 
 def plain(text):
-    """As answers are compared: without case, marks, commas within numbers and breaks of lines."""
+    """As answers are compared: without case, marks, commas within numbers and breaks of lines; `96pounds` is `96 pounds`."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", text.casefold().replace("’", "'"))
+    text = re.sub(r"(?<=\d)(?=[a-z])", " ", text)
     return " ".join(re.sub(r"[*|_`]", " ", text).split())
 
 
@@ -177,6 +186,18 @@ def says(text, answers):
     text = plain(text)
     forms = (re.escape(plain(answer)) for answer in answers)
     return any(re.search(rf"(?<!\w)(?<!\d[.,]){form}(?!\w)(?!\.\d)", text) for form in forms)
+
+
+def without_repeat(text, count):
+    """The text up to where `count` words in a row come a second time, and whether they do."""
+    words = list(re.finditer(r"\S+", text))
+    seen = set()
+    for at in range(len(words) - count + 1):
+        part = tuple(word[0] for word in words[at : at + count])
+        if part in seen:
+            return text[: words[at].start()].strip(), True
+        seen.add(part)
+    return text, False
 
 
 def in_circles(text, ending):
@@ -216,6 +237,9 @@ def measure(service, questions, layout, log):
     for item in questions:
         text, ending, passages = service.ask(item["question"], layout)
         text = text.strip()
+        if layout and layout.end_at_repeat:
+            text, repeats = without_repeat(text, layout.end_at_repeat)
+            ending = "stop" if repeats else ending
         one = {"question": item["question"], "answer": text, "ending": ending}
         one["has_answer"] = bool(item["answers"])
         one["right"] = says(text, item["answers"])

@@ -115,14 +115,14 @@ pub struct GenerationRequest {
     pub parallel_tool_calls: Option<bool>,
 }
 
-/// What holds of temperature, `top_p`, `top_k`, `min_p`, `repetition_penalty` and seed where a request says nothing.
+/// What holds of temperature, `top_p`, `top_k`, `min_p`, penalties and seed where a request says nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Unsaid {
     /// What OpenAI's API has: temperature 1, everything else off, a seed that is drawn.
     #[default]
     OpenAi,
-    /// What the model's makers say; where they say nothing, the likeliest token, and a slight penalty for what was there before. The seed
+    /// What the model's makers say; where they say nothing, the likeliest token, and no penalty. The seed
     /// is 0, so that the same question gets the same answer.
     Model,
 }

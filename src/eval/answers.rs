@@ -321,12 +321,7 @@ impl Asker<'_> {
         let context = Context { documents: documents.to_vec(), ..Context::default() };
         let question = Question {
             input: Input::Chat { messages: vec![message], tools: Vec::new(), context: Some(context) },
-            // As `ask` has it, but for the drawing, which would be measured along.
-            sampling: SamplingParams {
-                max_tokens,
-                repetition_penalty: self.ragstone.generation_defaults().repetition_penalty(),
-                ..SamplingParams::default()
-            },
+            sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
             answers: 1,
             reuse: way.reuse,
             drafts: None,

@@ -29,7 +29,8 @@ impl Defaults {
                 top_p: model.top_p.unwrap_or(1.0),
                 top_k: model.top_k.unwrap_or(0),
                 min_p: model.min_p.unwrap_or(0.0),
-                repetition_penalty: model.repetition_penalty(),
+                // None of our own: it counts the prompt, where the answer stands (docs/decisions/0099).
+                repetition_penalty: model.repetition_penalty.unwrap_or(1.0),
                 // Whoever asks a knowledge base twice should not get two answers.
                 seed: Some(0),
             },
