@@ -303,6 +303,7 @@ impl Catalog {
         let Self {
             db: _,
             file: _,
+            flushing: _,
             records: _,
             damage: _,
             ids_before: _,
