@@ -62,11 +62,11 @@ async fn fields_that_are_wrong_are_named() {
     ];
     let text = [
         (json!({}), "prompt"),
-        (json!({ "prompt": ["a", "b"] }), "prompt"),
+        (json!({ "prompt": [["a"]] }), "prompt"),
         (json!({ "prompt": { "a": 1 } }), "prompt"),
-        (json!({ "prompt": "a", "echo": true }), "echo"),
+        (json!({ "prompt": "a", "suffix": "b" }), "suffix"),
         (json!({ "prompt": "a", "best_of": 3, "stream": true }), "best_of"),
-        (json!({ "prompt": "a", "logprobs": 6 }), "logprobs"),
+        (json!({ "prompt": "a", "logprobs": 21 }), "logprobs"),
         (json!({ "prompt": "a", "ragstone": { "collection": "x" } }), "ragstone.collection"),
         (json!({ "prompt": [4_000_000_000_u32] }), ""),
     ];
