@@ -69,7 +69,8 @@ async fn of_two_that_fetch_at_once_one_calls_pip_and_both_have_it() {
         tokio::task::spawn_blocking(move || std::fs::write(gate, "go on\n")).await.unwrap().unwrap();
     };
     let (first, second, ()) = tokio::join!(fetch(), fetch(), open);
-    (first.unwrap(), second.unwrap());
+    first.unwrap();
+    second.unwrap();
     assert_eq!(std::fs::read_to_string(dir.path().join("calls")).unwrap(), "called\n");
     assert_eq!(std::fs::read(target.join("weights")).unwrap(), b"weights");
     assert_eq!(names(target.parent().unwrap()), [LOCK, "model"], "nothing else is left");

@@ -79,7 +79,7 @@ mod tests {
         let (flushing, (go, waits)) = (Flushing::default(), channel::<()>());
         flushing.within(PATIENCE, || Ok(())).unwrap();
         let hangs = move || {
-            drop(waits.recv());
+            let _ = waits.recv();
             Ok(())
         };
         let error = flushing.within(Duration::from_millis(1), hangs).unwrap_err();
