@@ -378,7 +378,7 @@ mod tests {
         };
         let config = load(Some(file.path()), &flags).unwrap();
         assert_eq!(config.surface.listen, "127.0.0.1:2");
-        assert_eq!((config.settings.top_k, config.settings.host_bytes), (7, 6));
+        assert_eq!((config.settings.top_k, config.settings.host_bytes), (Some(7), 6));
         assert_eq!((&*config.settings.prompt.system, &*config.settings.prompt.question), ("Hello.", "Q {question}"));
         assert_eq!(String::from(config.settings.prompt.date), "2026-11-22");
         let flags = Flags { set: vec!["prompt.date=tomorrow".into()], ..Flags::default() };

@@ -32,6 +32,7 @@ pub mod kernel_choice;
 pub mod language_model;
 pub mod library;
 mod loaded_model;
+mod manner;
 mod pipeline;
 mod plans;
 pub mod pml;

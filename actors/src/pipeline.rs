@@ -34,6 +34,7 @@ use crate::engine::{DecodeSpec, Decoded, DraftCounts, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Feed, Happened};
 use crate::eviction::Evictor;
+use crate::manner::Manner;
 use crate::plans::Plans;
 use crate::prefill::{Rule, Selection};
 use crate::prompt::Task;
@@ -56,6 +57,8 @@ const ALONE: f64 = 1.1;
 /// The workers a question passes, and what they share.
 pub(crate) struct Pipeline {
     pub settings: Settings,
+    /// How the model is asked.
+    pub manner: Manner,
     /// What is known of the model: how its prompts are blended.
     pub known: Known,
     pub env: Env,
@@ -171,13 +174,28 @@ impl Pipeline {
             tokens,
             drafts,
             prompt: prompt.clone(),
-            stop: question.sampling.stop.clone(),
+            stop: self.stop_texts(question),
+            ends_at_repeat: self.ends_at_repeat(question),
             show_control: question.sampling.show_control,
             deadline,
             admission: admission.clone(),
         };
         let stream = |output| AnswerStream::new(opened(output), self.assembler.tokenizer().clone());
         Ok(prefilled.sequence.outputs.into_iter().map(stream).collect())
+    }
+
+    /// What ends an answer. A small model without a chat template writes the next question behind its line.
+    fn stop_texts(&self, question: &Question) -> Vec<String> {
+        let mut stop = question.sampling.stop.clone();
+        if self.ends_at_repeat(question) && self.assembler.chat_template().is_none() {
+            stop.push("\n".to_owned());
+        }
+        stop
+    }
+
+    /// What has a form of its own may repeat itself.
+    fn ends_at_repeat(&self, question: &Question) -> bool {
+        question.ends_at_repeat && self.manner.circles && question.sampling.grammar.is_none()
     }
 
     /// Assembles the prompt over `passages` and prefills it; the prefill waits at its end where `hold` is not released.

@@ -36,6 +36,9 @@ pub struct Question {
     pub answers: usize,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
+    /// Whether the answer of a model that goes round in circles ends where it does, and that of one without a chat template at the end of
+    /// its line (docs/decisions/0099).
+    pub ends_at_repeat: bool,
     /// Most tokens of a draft, at most as many as the settings have; 0: none, `None`: as the settings have it. What the answers are does not
     /// depend on it.
     pub drafts: Option<usize>,

@@ -101,7 +101,7 @@ pub struct Usage {
 pub struct Answer {
     /// The generated text.
     pub text: String,
-    /// The passages that stood in the prompt, in prompt order.
+    /// The passages that stood in the prompt, in prompt order, in which a small model has the best one last; `number` says how good each is.
     pub citations: Vec<Citation>,
     /// The generated tokens.
     #[serde(skip)]
@@ -115,7 +115,7 @@ pub struct Answer {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Citation {
-    /// 1-based place in the prompt.
+    /// From 1: what the request gave, in its order, then what was found, the best first.
     pub number: usize,
     /// Its document; empty for documents given inline.
     pub document_id: String,

@@ -98,7 +98,7 @@ pub struct Settings {
     /// and searching takes a while beside it.
     pub speculate: bool,
     /// Passages retrieved for a question.
-    pub top_k: usize,
+    pub top_k: Option<usize>,
     /// Passages that are retrieved for a question to be put in order by the reranker, of which the best `top_k` are taken; 0: none, the
     /// search's own order counts.
     pub rerank: usize,
@@ -179,7 +179,7 @@ impl Default for Settings {
             selection_layer: None,
             vector_index_rows: 50_000,
             speculate: true,
-            top_k: 5,
+            top_k: None,
             rerank: 0,
             embed_query_prompt: None,
             embed_passage_prompt: None,

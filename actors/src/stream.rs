@@ -1,5 +1,7 @@
 //! An answer as it is generated: token ids become text, stop strings end it.
 
+mod repeat;
+
 use std::sync::Arc;
 
 use ragstone_kernels::sampling::Sampled;
@@ -9,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Span;
 use tracing::field::Empty;
 
+use self::repeat::RepeatFilter;
 use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,6 +55,8 @@ pub(crate) struct Opened {
     /// The prompt, where it may be wanted back.
     pub prompt: Option<Arc<ReadPrompt>>,
     pub stop: Vec<String>,
+    /// Whether the answer ends where it goes round in circles.
+    pub ends_at_repeat: bool,
     /// Whether control tokens show in the text.
     pub show_control: bool,
     pub deadline: Instant,
@@ -66,7 +71,11 @@ impl AnswerStream {
             report: opened.report,
             tokens: opened.tokens,
             drafts: opened.drafts,
-            text: TextBuilder { decoder: tokenizer.stream(opened.show_control), stop: StopFilter::new(opened.stop) },
+            text: TextBuilder {
+                decoder: tokenizer.stream(opened.show_control),
+                stop: StopFilter::new(opened.stop),
+                repeat: opened.ends_at_repeat.then(RepeatFilter::default),
+            },
             tokenizer,
             completion_tokens: 0,
             prompt: opened.prompt,
@@ -193,12 +202,20 @@ impl AnswerStream {
 struct TextBuilder {
     decoder: StreamDecoder,
     stop: StopFilter,
+    repeat: Option<RepeatFilter>,
 }
 
 impl TextBuilder {
     fn push(&mut self, id: u32) -> Result<(String, bool)> {
         let text = self.decoder.push(id)?;
-        Ok(self.stop.push(&text))
+        let (text, stopped) = self.stop.push(&text);
+        let Some(repeat) = &mut self.repeat else { return Ok((text, stopped)) };
+        let (mut text, mut ended) = repeat.push(&text);
+        if stopped && !ended {
+            text.push_str(&repeat.finish().0);
+            ended = true;
+        }
+        Ok((text, ended))
     }
 
     fn finish(&mut self) -> Result<(String, bool)> {
@@ -207,7 +224,14 @@ impl TextBuilder {
         if !stopped {
             text.push_str(&std::mem::take(&mut self.stop.held));
         }
-        Ok((text, stopped))
+        let Some(repeat) = &mut self.repeat else { return Ok((text, stopped)) };
+        let (mut text, mut ended) = repeat.push(&text);
+        if !ended {
+            let (rest, repeats) = repeat.finish();
+            text.push_str(&rest);
+            ended = repeats;
+        }
+        Ok((text, stopped || ended))
     }
 }
 

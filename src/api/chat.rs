@@ -144,7 +144,7 @@ pub struct Extension {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct AnswerExtension {
-    /// The passages that stood in the prompt, in prompt order.
+    /// The passages that stood in the prompt, in prompt order, in which a small model has the best one last; `number` says how good each is.
     pub citations: Vec<Citation>,
     /// What was reused, and the times.
     pub report: ReuseReport,

@@ -227,6 +227,7 @@ impl Bench {
             sampling: SamplingParams { temperature: 0.0, max_tokens, ignore_eos: true, ..SamplingParams::default() },
             answers: 1,
             reuse: Reuse::Off,
+            ends_at_repeat: false,
             drafts: None,
             selection: None,
             explain: false,

@@ -11,10 +11,11 @@ use ragstone_storage::tier::Tier;
 use crate::cli::output::one_line;
 use crate::progress::mebibytes;
 
-/// The passages that stood in the prompt, one a line; empty where there were none.
+/// The passages that stood in the prompt, one a line, the best one first; empty where there were none.
 pub fn citations(citations: &[Citation]) -> String {
-    let mut out = String::new();
-    for Citation { number, document_id, title, source, text, also_in, .. } in citations {
+    let (mut out, mut numbered) = (String::new(), citations.iter().collect::<Vec<_>>());
+    numbered.sort_by_key(|citation| citation.number);
+    for Citation { number, document_id, title, source, text, also_in, .. } in numbered {
         let title = one_line(if title.is_empty() { document_id } else { title }, 40);
         let source = source.as_ref().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
         let _ = writeln!(out, "  [{number}] {title}{source}: {}", one_line(&paragraphs(text), 70));

@@ -324,6 +324,7 @@ impl Asker<'_> {
             sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
             answers: 1,
             reuse: way.reuse,
+            ends_at_repeat: false,
             drafts: None,
             explain: false,
             selection: Some(way.selection),

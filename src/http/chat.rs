@@ -18,7 +18,7 @@ use super::responses::stream::ResponseStream;
 use super::shape::Shape;
 use super::told::Wish;
 use super::tools::{Tools, name_tools, sent_calls};
-use crate::api::chat::RequestMessage;
+use crate::api::chat::{RequestMessage, Unsaid};
 use crate::error::{Error, Result};
 use crate::http::error::Answered;
 use crate::http::state::{Opened, State, caller};
@@ -74,6 +74,7 @@ pub async fn answer(
         answers: generation.answers,
         reuse: generation.extension.reuse,
         explain: generation.extension.explain,
+        ends_at_repeat: generation.extension.sampling == Unsaid::Model,
         drafts: generation.drafts,
         selection: None,
         root: RootCut::Whole,

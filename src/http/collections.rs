@@ -26,6 +26,8 @@ use crate::lanes::Work;
 
 /// Documents of one upsert. Their text is bounded by the body.
 const MAX_DOCUMENTS: usize = 1000;
+/// Passages that a search has, where nobody says how many.
+const PASSAGES: usize = 5;
 
 /// Of a page of documents: their titles, sources and metadata. What does not fit is on the next one.
 const MOST_PAGE_BYTES: usize = 4 << 20;
@@ -236,7 +238,7 @@ pub async fn search(
     let (given, visitor) = (path.into_inner(), Visitor::of(&request)?);
     let name = visitor.collection(&given)?;
     let Search { query, top_k, mode, rerank, filter } = Fields::whole(incoming).await?;
-    let (top_k, rerank) = (top_k.unwrap_or(state.settings.top_k), rerank.unwrap_or(state.settings.rerank));
+    let (top_k, rerank) = (top_k.or(state.settings.top_k).unwrap_or(PASSAGES), rerank.unwrap_or(state.settings.rerank));
     let mode = mode.unwrap_or_default();
     if query.len() > MAX_QUERY_BYTES {
         let bytes = query.len();

@@ -12,7 +12,7 @@ use super::generation::{Generation, alternatives, check_model, is_known};
 use super::identity::Visitor;
 use super::shape::Shape;
 use super::told::Wish;
-use crate::api::chat::Prompt;
+use crate::api::chat::{Prompt, Unsaid};
 use crate::error::{Error, Result};
 use crate::http::error::Answered;
 use crate::http::state::{Opened, State, caller};
@@ -96,6 +96,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
             answers,
             reuse: extension.reuse,
             explain: extension.explain,
+            ends_at_repeat: extension.sampling == Unsaid::Model,
             drafts,
             selection: None,
             root: RootCut::Whole,

@@ -115,6 +115,7 @@ async fn segments(pipeline: &Pipeline, question: &str, passages: Passages) -> Re
         sampling: SamplingParams::default(),
         answers: 1,
         reuse: Reuse::Off,
+        ends_at_repeat: false,
         drafts: None,
         selection: None,
         explain: false,

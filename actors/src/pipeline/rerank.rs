@@ -86,7 +86,7 @@ impl Pipeline {
     /// How many passages a search finds for `context` that are then put in order; `None`: the search's own order counts.
     pub(super) fn candidates(&self, context: &Context) -> Option<usize> {
         let candidates = context.rerank.unwrap_or(self.settings.rerank);
-        (candidates > 0).then(|| candidates.max(context.top_k.unwrap_or(self.settings.top_k)))
+        (candidates > 0).then(|| candidates.max(context.top_k.unwrap_or(self.manner.passages)))
     }
 
     /// The best of what a search found, best first, as many as `context` wants: as the reranker has it where that is asked for. A hit's
@@ -129,7 +129,7 @@ impl Pipeline {
         };
         let mut left: Vec<Option<Hit>> = hits.into_iter().map(Some).collect();
         let best = reranked.order().into_iter().filter_map(|index| left[index].take());
-        let wanted = context.top_k.unwrap_or(self.settings.top_k);
+        let wanted = context.top_k.unwrap_or(self.manner.passages);
         Ok((best.take(wanted).collect(), Some(report)))
     }
 
@@ -160,6 +160,7 @@ impl Pipeline {
                     sampling: SamplingParams::default(),
                     answers: 1,
                     reuse,
+                    ends_at_repeat: false,
                     drafts: None,
                     selection: None,
                     explain: false,
@@ -237,6 +238,7 @@ impl Asking {
             sampling,
             answers: 1,
             reuse,
+            ends_at_repeat: false,
             drafts: Some(0),
             selection: None,
             explain: false,

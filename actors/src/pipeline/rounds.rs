@@ -94,7 +94,7 @@ impl Pipeline {
         let known: HashSet<&str> = searched.passages.iter().map(|passage| &*passage.citation.text).collect();
         hits.retain(|hit| !known.contains(&*hit.passage.text));
         let before = searched.passages.len();
-        add(&mut searched.passages, hits);
+        add(&mut searched.passages, hits, self.manner.is_best_last);
         searched.new = (before + 1..=searched.passages.len()).collect();
         Ok(())
     }
@@ -113,6 +113,7 @@ impl Pipeline {
             drafts,
             prompt: None,
             stop: asked.question.sampling.stop.clone(),
+            ends_at_repeat: false,
             show_control: false,
             deadline: asked.deadline,
             admission: admission.clone(),

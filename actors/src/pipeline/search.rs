@@ -77,7 +77,7 @@ impl Pipeline {
         let words_only = found.words_only;
         let (hits, rerank) = self.rerank(asking, context, &query, self.usable(found.hits)).await?;
         let ids = ids(&hits);
-        add(&mut passages, hits);
+        add(&mut passages, hits, self.manner.is_best_last);
 
         let (prefilled, speculation) = speculating.conclude(&ids, &passages).await?;
         let prefill = &prefilled.sequence.prefill;
@@ -112,7 +112,7 @@ impl Pipeline {
         Search {
             collection: context.collection.clone().unwrap_or_default(),
             query,
-            top_k: self.candidates(context).or(context.top_k).unwrap_or(self.settings.top_k),
+            top_k: self.candidates(context).or(context.top_k).unwrap_or(self.manner.passages),
             filter: context.filter.clone(),
             caller: asking.question.caller,
             stages: None,
@@ -153,7 +153,7 @@ impl<'a> Speculating<'a> {
         }
         if decision.starts {
             let mut passages = self.given.to_vec();
-            add(&mut passages, hits);
+            add(&mut passages, hits, self.pipeline.manner.is_best_last);
             let (pipeline, asking, hold) = (self.pipeline, self.asking, Hold::default());
             let held = hold.clone();
             let work = Box::pin(async move { pipeline.prefill(asking, &passages, Some(held)).await });
@@ -211,11 +211,17 @@ pub(super) fn asked_last(messages: &[ChatMessage]) -> String {
     asked.map(|message| message.content.clone()).unwrap_or_default()
 }
 
-/// Puts what a search found behind the passages that there are.
-pub(super) fn add(passages: &mut Vec<Passage>, hits: Vec<Hit>) {
-    for hit in hits {
+/// Puts what a search found, best first, behind the passages that there are; the best one last, where the model reads that best. Numbers
+/// say how good each is, all the same.
+pub(super) fn add(passages: &mut Vec<Passage>, hits: Vec<Hit>, is_best_last: bool) {
+    let first = passages.len() + 1;
+    let mut numbered: Vec<(usize, Hit)> = (first..).zip(hits).collect();
+    if is_best_last {
+        numbered.reverse();
+    }
+    for (number, hit) in numbered {
         let citation = Citation {
-            number: passages.len() + 1,
+            number,
             document_id: hit.passage.document_id,
             title: hit.passage.title,
             source: hit.passage.source,

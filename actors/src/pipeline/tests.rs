@@ -99,6 +99,7 @@ pub(super) fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Questio
         sampling: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
         answers: 1,
         reuse,
+        ends_at_repeat: false,
         drafts: None,
         explain: false,
         selection: None,

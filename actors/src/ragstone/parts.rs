@@ -32,6 +32,7 @@ use crate::jobs::Jobs;
 use crate::language_model::LanguageModel;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
+use crate::manner::Manner;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
 use crate::renewal::Renewer;
@@ -93,6 +94,7 @@ impl Parts {
             admission: Places::new("admission", queued),
             assembler,
             engine: engine.clone(),
+            manner: Manner::of(model.config(), settings.top_k),
             settings,
             known,
             env,

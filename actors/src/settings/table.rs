@@ -144,7 +144,10 @@ pub const TABLE: &[Definition] = &[
         .by_default("the calibration's (else `cacheblend`)"),
     setting("selection_layer", "The layer, counted from 0, at which these tokens are chosen.")
         .by_default("the calibration's (else 2)"),
-    setting("top_k", "Passages that are found for a question.").within(1, 1000).under("Passages and searching"),
+    setting("top_k", "Passages that are found for a question.")
+        .by_default("2 for models of 50 to 500 million weights, 5 for others and for searches")
+        .within(1, 1000)
+        .under("Passages and searching"),
     setting("chunk_tokens", "Most tokens in a passage.").at_least(16),
     setting("chunk_overlap_tokens", "Most tokens that a passage shares with the passage before it."),
     setting("rerank", "Passages that a search finds for the reranker to put in order; the best `top_k` of them are read.")

@@ -10,7 +10,7 @@ const conversation = [];
 /** The collection that was chosen in this tab, which a reload keeps; and, for other tabs, the one that was asked last. */
 const COLLECTION = "ragstone-collection";
 /** `collection`: null as long as nobody chose, empty for none. */
-const chosen = { collection: sessionStorage.getItem(COLLECTION), topK: 5, reuse: "auto", maxTokens: 256, temperature: undefined, followsUp: false };
+const chosen = { collection: sessionStorage.getItem(COLLECTION), topK: undefined, reuse: "auto", maxTokens: 256, temperature: undefined, followsUp: false };
 let isOpen = false;
 
 function choose(collection) {
@@ -32,7 +32,7 @@ export async function ask(view) {
   const question = h("textarea", { rows: 2, "aria-label": "Question", placeholder: "Ask something. Enter sends, Shift and Enter begin a new line." });
   const control = {
     collection: h("select", { onchange: () => choose(control.collection.value) }),
-    topK: h("input", { type: "number", min: 1, max: 1000, value: chosen.topK }),
+    topK: h("input", { type: "number", min: 1, max: 1000, placeholder: "the model's", value: chosen.topK ?? "" }),
     reuse: select([["auto", "exact and blended"], ["exact", "exact only"], ["off", "compute all"]], chosen.reuse),
     maxTokens: h("input", { type: "number", min: 1, value: chosen.maxTokens }),
     temperature: h("input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "the model's", value: chosen.temperature ?? "" }),
@@ -111,7 +111,7 @@ async function answer(text, turns, signal) {
   element.scrollIntoView({ block: "nearest" });
   const { collection, topK, reuse, maxTokens, temperature } = chosen;
   if (collection) localStorage.setItem(COLLECTION, collection);
-  const wanted = { reuse, explain: true, sampling: "model", ...(collection ? { collection, top_k: topK } : {}) };
+  const wanted = { reuse, explain: true, sampling: "model", ...(collection ? { collection, top_k: topK || undefined } : {}) };
   const body = { stream: true, temperature, max_tokens: maxTokens, messages: [...before, { role: "user", content: text }], ragstone: wanted };
   let isGone = false;
   try {
@@ -150,5 +150,5 @@ function citations(cited, collection) {
       h("p", { class: "passage" }, text),
       others.length ? h("p", { class: "quiet" }, `The same text is in ${others.map(place).join(", ")}.`) : "",
       id && collection ? h("a", { href: `#/collections/${encodeURIComponent(collection)}/${encodeURIComponent(id)}?${new URLSearchParams({ passage: text })}` }, "Open in its document") : ""));
-  return h("div", {}, h("h2", {}, "Passages"), h("ol", { class: "citations" }, cited.map(item)));
+  return h("div", {}, h("h2", {}, "Passages"), h("ol", { class: "citations" }, [...cited].sort((one, other) => one.number - other.number).map(item)));
 }

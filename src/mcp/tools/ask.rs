@@ -107,9 +107,10 @@ impl Answer {
             return Err(Error::new(ErrorKind::Unavailable, "the answer broke off; ask again"));
         };
         let first_token_ms = self.extension.as_ref().map(|extension| extension.report.ttft.total_ms);
-        let cited = self.extension.unwrap_or_default().citations.into_iter().enumerate();
+        let mut cited = self.extension.unwrap_or_default().citations;
+        cited.sort_by_key(|citation| citation.number);
         let citations: Vec<Passage> =
-            cited.map(|(index, citation)| Passage::of_citation(collection, index + 1, citation)).collect();
+            cited.into_iter().map(|citation| Passage::of_citation(collection, citation.number, citation)).collect();
         let mut text = self.text.trim().to_owned();
         if !citations.is_empty() {
             text.push_str("\n\nSources:");
