@@ -24,7 +24,7 @@ def scores(results):
     for task, metrics in (results or {}).get("results", {}).items():
         for name, value in metrics.items():
             metric, _, rest = name.partition(",")
-            if metric != "alias" and not metric.endswith("_stderr") and isinstance(value, (int, float)):
+            if metric not in ("alias", "sample_len") and not metric.endswith("_stderr") and isinstance(value, (int, float)):
                 error = metrics.get(f"{metric}_stderr,{rest}")
                 found[task, metric] = value, error if isinstance(error, (int, float)) else None
     return found

@@ -95,7 +95,7 @@ pub async fn measure(settings: Settings, options: Options) -> Result<Report> {
         object_ttl_s: 0,
         object_max_bytes: 0,
         vector_index_rows: 1,
-        top_k: options.passages,
+        top_k: Some(options.passages),
         chunk_tokens: settings.chunk_tokens.max(2 * options.document_tokens),
         max_queued: settings.max_queued.max(2 * options.clients),
         ..settings

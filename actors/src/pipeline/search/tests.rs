@@ -126,7 +126,7 @@ async fn what_the_search_does_not_confirm_leaves_nothing() {
     }
     assert_eq!((ragstone.engine().status().cache.entries, ragstone.store().status().host.entries), (0, 0));
     let mut passages = Vec::new();
-    add(&mut passages, right.clone());
+    add(&mut passages, right.clone(), false);
     let (prefilled, speculation) = speculating.conclude(&ids(&right), &passages).await.unwrap();
     assert_eq!((speculation.outcome, speculation.started, speculation.hidden_ms), (Outcome::Cancelled, 1, 0.0));
     drop(prefilled);
