@@ -208,7 +208,7 @@ async fn it_comes_from_the_cache_the_hub_or_the_wheel_in_this_order() {
 async fn answered(service: &crate::harness::Service, reuse: &str) -> (Value, u64) {
     let question = json!({
         "messages": [{ "role": "user", "content": "How much does a ticket to the island cost?" }],
-        "temperature": 0, "max_tokens": 24, "logprobs": true,
+        "temperature": 0, "max_tokens": 64, "logprobs": true,
         "ragstone": { "collection": "island", "reuse": reuse },
     });
     let answer = service.ask("/v1/chat/completions", &question).await;
