@@ -154,7 +154,8 @@ system = "Hello."
         let setting = found(key);
         assert_eq!((&setting["value"], &setting["source"]), (&value, &source), "{key}");
     }
-    assert_eq!((&found("top_k")["default"], &found("top_k")["default_text"]), (&json!(5), &Value::Null));
+    let length = found("chunk_tokens");
+    assert_eq!((&length["default"], &length["default_text"]), (&json!(256), &Value::Null));
     assert_eq!(found("compute")["default_text"], "bf16 where the processor is faster at it");
     // Not whose it is, but which.
     let data = found("data")["default_text"].as_str().unwrap().to_owned();

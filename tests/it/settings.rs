@@ -91,7 +91,7 @@ async fn values_are_told_with_their_sources_with_and_without_a_service() {
     let text = folder.run(&arguments).succeeded().stdout;
     for line in [
         "top_k = 3  (",
-        "default: 5)",
+        "default: 2 for models of 50 to 500 million weights",
         "host_bytes = 2 GiB  (--set; default: 1 GiB)",
         "RAGSTONE_PROMPT__SYSTEM",
         "threads = 1  (--threads; default: all cores)",
