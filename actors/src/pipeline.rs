@@ -1,6 +1,7 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
 mod account;
+mod ending;
 mod keep;
 mod modules;
 mod reading;
@@ -182,20 +183,6 @@ impl Pipeline {
         };
         let stream = |output| AnswerStream::new(opened(output), self.assembler.tokenizer().clone());
         Ok(prefilled.sequence.outputs.into_iter().map(stream).collect())
-    }
-
-    /// What ends an answer. A small model without a chat template writes the next question behind its line.
-    fn stop_texts(&self, question: &Question) -> Vec<String> {
-        let mut stop = question.sampling.stop.clone();
-        if self.ends_at_repeat(question) && self.assembler.chat_template().is_none() {
-            stop.push("\n".to_owned());
-        }
-        stop
-    }
-
-    /// What has a form of its own may repeat itself.
-    fn ends_at_repeat(&self, question: &Question) -> bool {
-        question.ends_at_repeat && self.manner.circles && question.sampling.grammar.is_none()
     }
 
     /// Assembles the prompt over `passages` and prefills it; the prefill waits at its end where `hold` is not released.
