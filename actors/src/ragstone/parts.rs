@@ -71,14 +71,8 @@ impl Parts {
         let device = device(&settings, &model)?;
         store.set_device(device.clone());
         let engine = engine(&model, device.clone(), &settings, env.clone())?;
-        let (queued, c, r) = (settings.max_queued, corpus.clone(), runtime.clone());
-        let processors = Turns::at_processors(env.clone());
-        let turns = processors.clone();
-        let retriever = Supervised::start(queued, move || Retriever {
-            corpus: c.clone(),
-            runtime: r.clone(),
-            processors: turns.clone(),
-        });
+        let (queued, processors) = (settings.max_queued, Turns::at_processors(env.clone()));
+        let retriever = retriever(queued, &corpus, &processors, &runtime);
         let runner = runner(queued, &store, device, &engine, &runtime);
         let evictor = evictor(queued, &store, layout, &runtime);
         let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
@@ -170,6 +164,16 @@ fn engine(model: &LanguageModel, tier: DeviceTier, settings: &Settings, env: Env
         LanguageModel::Cpu(model) => Engine::start(model.clone(), tier, settings.engine(), env),
         LanguageModel::Cuda(model) => Engine::start(model.clone(), tier, settings.engine(), env),
     }
+}
+
+/// The worker that searches.
+fn retriever(queued: usize, corpus: &Corpus, processors: &Turns, runtime: &Handle) -> Supervised<Retriever> {
+    let (corpus, processors, runtime) = (corpus.clone(), processors.clone(), runtime.clone());
+    Supervised::start(queued, move || Retriever {
+        corpus: corpus.clone(),
+        runtime: runtime.clone(),
+        processors: processors.clone(),
+    })
 }
 
 /// The worker that takes fresh KV into the store.
