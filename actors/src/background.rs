@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::LostPath;
@@ -69,7 +70,8 @@ impl Drop for ChainPlace {
     }
 }
 
-/// An entry to compute before anybody asks: of a passage after the system prompt alone, so that it can stand anywhere in a later prompt, or of a module.
+/// An entry to compute before anybody asks: of a passage behind system prompt and primer, so that it can stand anywhere in a later prompt,
+/// or of a module.
 #[derive(Clone)]
 pub(crate) struct Precompute {
     pub key: KvKey,
@@ -102,17 +104,18 @@ pub(crate) enum Precomputed {
 }
 
 impl Precompute {
-    /// A passage behind `root`; `None` where prompts have no root.
+    /// A passage behind `root` and `primer`; `None` where prompts have no root.
     pub(crate) fn standalone(
-        fingerprint: &Fingerprint,
-        tenant: &str,
-        root: Option<Segment>,
+        (fingerprint, tenant): (&Fingerprint, &str),
+        root: Option<&Segment>,
+        primer: &Primer,
         passage: Segment,
         found_in: u64,
     ) -> Self {
-        let root_key = root.as_ref().map(|root| KvKey::derive(fingerprint, tenant, None, &root.tokens));
-        let key = KvKey::derive(fingerprint, tenant, root_key.as_ref(), &passage.tokens);
-        Self { key, prompt: root.into_iter().chain([passage]).collect(), found_in }
+        let root_key = root.map(|root| KvKey::derive(fingerprint, tenant, None, &root.tokens));
+        let primed = primer.key(fingerprint, tenant, root_key);
+        let key = KvKey::derive(fingerprint, tenant, primed.as_ref(), &passage.tokens);
+        Self { key, prompt: primer.prompt(root, passage).into(), found_in }
     }
 
     /// A module, as it is computed apart; `None` for a segment that is none.
@@ -335,6 +338,7 @@ async fn compute(workers: &Workers, whose: &Whose, segments: Arc<[Segment]>, fou
         segments,
         caller: *caller,
         tenant: tenant.clone(),
+        primer: Primer::none(),
         options: PlanOptions::fixed(0.0, ReuseMode::ExactOnly),
         selection: Selection::default(),
         found_in,

@@ -2,15 +2,25 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ragstone_storage::prompt::primer::Primer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::prefill::Selection;
+use crate::primer::{MOST_PASSAGES, UNCALIBRATED_PASSAGES};
 use crate::report::Blending;
 use crate::settings::Settings;
 
 /// The share that is recomputed where nobody calibrated and the owner blends all the same: the paper's.
 pub const UNCALIBRATED_RATIO: f32 = 0.15;
+
+/// A budget of so many nats allows everything.
+pub(crate) const MOST_BUDGET: f64 = 1.0;
+
+/// The budget by default: where answers stay as right as a full prefill's (docs/results.md).
+pub const BALANCED: f64 = 0.03;
+/// About what storing KV and weights in fewer bits does by itself: next to nothing but exact reuse keeps within it.
+pub const STRICT: f64 = 0.005;
 
 /// Fewer prompts say nothing.
 pub(crate) const LEAST_PROMPTS: usize = 8;
@@ -22,6 +32,9 @@ pub struct Way {
     pub selection: Selection,
     /// The share that is.
     pub ratio: f32,
+    /// Passages of the primer that standalone entries are computed behind.
+    #[serde(default)]
+    pub primer: usize,
     /// What a prompt over stored passages takes so, of what its full prefill takes, as predicted on the machine that calibrated.
     pub cost: f64,
 }
@@ -34,12 +47,35 @@ pub struct Evidence {
     pub way: Way,
     /// Prompts that it was tried on; it is given up where too many have differed.
     pub prompts: usize,
-    /// Prompts whose answers differ from a full prefill's.
+    /// Prompts whose answers have a token that a full prefill tells apart from its own by more than rounding does.
     pub differ: usize,
-    /// The mean over those prompts, in nats.
+    /// Kullback-Leibler divergence of the next token's distribution from a full prefill's, in nats, at most 1 of each token: the mean
+    /// over an answer's tokens, and over the prompts.
     pub divergence: f64,
-    /// Whether it is good enough.
-    pub keeps: bool,
+    /// Half of its interval of 95 %.
+    #[serde(default)]
+    pub interval: f64,
+    /// The divergence that 1 in 100 tokens exceeds.
+    #[serde(default)]
+    pub p99: f64,
+    /// What was decided about it.
+    #[serde(default)]
+    pub verdict: Verdict,
+}
+
+/// What a calibration decided about a way of blending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing: others were ahead when all were tried on the same prompts, or it was only measured.
+    #[default]
+    Left,
+    /// Its divergence is within the budget, at an error rate of 5 % for all that was tested.
+    Certified,
+    /// Its divergence is over the budget, as sure as that.
+    Refused,
+    /// The prompts ran out before either was sure.
+    Undecided,
 }
 
 /// What a calibration found.
@@ -55,21 +91,22 @@ pub struct Calibration {
     pub prompts: usize,
     /// The longest answer, in tokens.
     pub tokens: usize,
-    /// The share of the answers that had to be a full prefill's.
-    pub fidelity: f64,
-    /// The cheapest way that keeps them; `None`: none does, and the model is not blended.
+    /// The divergence that was allowed, in nats a token. 0: found by an earlier version, which counted answers that differ.
+    #[serde(default)]
+    pub budget: f64,
+    /// The cheapest way that keeps within it; `None`: none does, and the model is not blended.
     pub chosen: Option<Way>,
     /// Ways to be tried in all.
     pub ways: usize,
-    /// Every way that was tried, cheapest first.
+    /// What was seen of every way that was tried, cheapest first.
     pub evidence: Vec<Evidence>,
 }
 
 impl Calibration {
     /// Whether it can be what a calibration found, and rests on enough.
     pub(crate) fn is_sane(&self) -> bool {
-        let chosen = self.chosen.is_none_or(|way| (0.0..1.0).contains(&way.ratio));
-        chosen && self.prompts >= LEAST_PROMPTS && (0.5..=1.0).contains(&self.fidelity)
+        let chosen = self.chosen.is_none_or(|way| (0.0..1.0).contains(&way.ratio) && way.primer <= MOST_PASSAGES);
+        chosen && self.prompts >= LEAST_PROMPTS && (0.0..=MOST_BUDGET).contains(&self.budget)
     }
 }
 
@@ -83,21 +120,24 @@ pub struct Blend {
     pub selection: Selection,
     /// The least share that is (CacheBlend's r*).
     pub ratio: f32,
+    /// Passages of the primer that standalone entries are computed behind, as far as they fit the model's context.
+    pub primer: usize,
 }
 
 impl Blend {
     /// What follows from the settings and what was found of the model.
     pub fn of(settings: &Settings, calibration: Option<&Calibration>) -> Self {
         let found = calibration.map(|calibration| calibration.chosen);
-        let (selection, ratio) = match found.flatten() {
-            Some(way) => (way.selection, way.ratio),
-            None => (Selection::default(), UNCALIBRATED_RATIO),
+        let (selection, ratio, primer) = match found.flatten() {
+            Some(way) => (way.selection, way.ratio, way.primer),
+            None => (Selection::default(), UNCALIBRATED_RATIO, UNCALIBRATED_PASSAGES),
         };
+        let primer = settings.primer_passages.unwrap_or(primer);
         let rule = settings.selector.unwrap_or(selection.rule);
         let selection = if rule == selection.rule { selection } else { Selection::by(rule) };
         let layer = settings.selection_layer.unwrap_or(selection.layer);
-        let is_configured =
-            (settings.selector, settings.selection_layer, settings.recompute_ratio) != (None, None, None);
+        let is_configured = settings.primer_passages.is_some()
+            || (settings.selector, settings.selection_layer, settings.recompute_ratio) != (None, None, None);
         let blending = match found {
             Some(Some(_)) if is_configured => Blending::Configured,
             Some(Some(_)) => Blending::Calibrated,
@@ -107,9 +147,9 @@ impl Blend {
         };
         let own = Selection { layer, ..selection };
         // A ratio is worth what it was measured with.
-        let is_as_found = found.flatten().is_none_or(|way| way.selection == own);
+        let is_as_found = found.flatten().is_none_or(|way| (way.selection, way.primer) == (own, primer));
         let ratio = if is_as_found { ratio } else { UNCALIBRATED_RATIO };
-        Self { blending, selection: own, ratio: settings.recompute_ratio.unwrap_or(ratio) }
+        Self { blending, selection: own, ratio: settings.recompute_ratio.unwrap_or(ratio), primer }
     }
 }
 
@@ -118,13 +158,16 @@ impl Blend {
 pub(crate) struct Known {
     learned: RwLock<(Blend, Option<Arc<Calibration>>)>,
     can_move: bool,
+    /// All passages that a primer can have.
+    fillers: Primer,
 }
 
 impl Known {
     /// `can_move` says whether the model's KV can be moved to other positions: what cannot is not blended, whatever the settings say.
-    pub fn new(settings: &Settings, calibration: Option<Calibration>, can_move: bool) -> Self {
+    /// `fillers` are all passages that a primer can have.
+    pub fn new(settings: &Settings, calibration: Option<Calibration>, can_move: bool, fillers: Primer) -> Self {
         let learned = (Blend::of(settings, calibration.as_ref()), calibration.map(Arc::new));
-        Self { learned: RwLock::new(learned), can_move }
+        Self { learned: RwLock::new(learned), can_move, fillers }
     }
 
     /// Whether the model's KV can be moved to other positions.
@@ -136,6 +179,16 @@ impl Known {
         let blend = self.learned.read().unwrap_or_else(PoisonError::into_inner).0;
         let blending = if self.can_move { blend.blending } else { Blending::CannotMove };
         Blend { blending, ..blend }
+    }
+
+    /// What standalone entries are computed behind.
+    pub fn primer(&self) -> Primer {
+        self.fillers.first(self.blend().primer)
+    }
+
+    /// All passages that a primer can have.
+    pub fn fillers(&self) -> &Primer {
+        &self.fillers
     }
 
     pub fn calibration(&self) -> Option<Arc<Calibration>> {

@@ -4,12 +4,11 @@
 //! ```text
 //! prompts (passages in shuffled orders, a question)
 //!   -> full prefill: a short greedy answer and its distributions
-//!   -> each way of blending, cheapest first: the same answer's distributions over blended KV
-//!   -> the first way that keeps the asked share of answers, into the catalog
+//!   -> ways of blending (a primer, a rule, a share): the same answer's distributions over blended KV
+//!   -> the cheapest way whose divergence is within a budget (Kullback-Leibler, nats a token), into the catalog
 //! ```
 //!
-//! An answer is another one where a token differs that a full prefill itself tells apart by more than rounding does. A model that was
-//! not calibrated is not blended unless its owner says so, and one that no way keeps is not blended at all.
+//! A model that was not calibrated is not blended unless its owner says so, and one of which no way is certified is not blended at all.
 
 mod deviation;
 mod prompts;
@@ -25,6 +24,7 @@ use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, Scope};
 use ragstone_storage::env::Env;
+use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::segment::Segment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,34 +34,31 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::deviation::{AttentionDeviation, Deviation};
 pub use self::prompts::Asked;
-use self::search::{search, ways};
+use self::search::{Grid, frontier, most_trials, search};
 use self::trial::{Trials, TryWay, cost};
-use crate::blend::{Blend, Calibration, LEAST_PROMPTS, Way};
+use crate::blend::{BALANCED, Blend, Calibration, LEAST_PROMPTS, MOST_BUDGET, Way};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
 use crate::language_model::LanguageModel;
 use crate::pipeline::Pipeline;
-use crate::prefill::Rule;
+use crate::prefill::{FIRST_SELECTION_LAYER, Rule};
 use crate::report::Blending;
 
 /// A file of this name in a model's folder is its calibration, where it is of the same weights.
 pub const FILE_NAME: &str = "calibration.json";
 
-/// The rules that are worth a trial; the others are controls.
-pub const RULES: [Rule; 7] = [
-    Rule::Cacheblend,
-    Rule::CacheblendK,
-    Rule::CacheblendV,
-    Rule::FirstK,
-    Rule::QuestionAttention,
-    Rule::CriticalLayer,
-    Rule::TwoStage,
-];
-/// Those of the calibration that runs by itself.
-const QUICK_RULES: [Rule; 4] = [Rule::Cacheblend, Rule::CacheblendK, Rule::FirstK, Rule::CriticalLayer];
-/// Its prompts.
-const QUICK_PROMPTS: usize = 64;
+/// The rules that are tried unless a calibration names others: what the question looks at, and what deviates. No one of them is the best
+/// on every model (docs/primer.md).
+pub const RULES: [Rule; 2] = [Rule::TwoStage, Rule::CacheblendV];
+/// The shares that are recomputed.
+const RATIOS: [f32; 4] = [0.05, 0.15, 0.25, 0.4];
+/// Of a frontier, which shows what recomputing more would bring.
+const FRONTIER_RATIOS: [f32; 4] = [0.05, 0.15, 0.25, 0.5];
+/// Passages of the primer.
+const PRIMERS: [usize; 4] = [0, 1, 2, 4];
+/// The part of a model's layers behind which its deviation is looked at: early enough to pay, late enough to see anything.
+const PART_OF_LAYERS: usize = 4;
 /// Tokens of all answers together: of each, 2 KiB of the full prefill's distribution are kept.
 const MOST_TOKENS: usize = 51_200;
 /// Two tokens whose probabilities a full prefill has so near to each other, in nats, are a tie: rounding decides between them. In bf16 it
@@ -82,14 +79,17 @@ pub struct Calibrate {
     /// Passages of this collection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collection: Option<String>,
-    /// Prompts, 8 to 1000: half of them to search with, half to confirm what was found.
+    /// Prompts at most, 8 to 1000: an eighth of them to search with, the others to certify what was found. Under some 350 certify nothing.
     pub prompts: usize,
     /// The longest answer, in tokens, 1 to 256.
     pub tokens: usize,
-    /// The share of the answers that must be a full prefill's, 0 to 1.
-    pub fidelity: f64,
+    /// The divergence from a full prefill that is allowed: Kullback-Leibler, the mean of an answer's tokens, in nats, 0 to 1. 1 allows
+    /// everything.
+    pub budget: f64,
     /// The rules that are tried.
     pub selectors: Vec<Rule>,
+    /// Only measure: every way on every prompt; nothing is chosen, and what is known of the model stays.
+    pub frontier: bool,
 }
 
 impl Default for Calibrate {
@@ -97,10 +97,11 @@ impl Default for Calibrate {
         Self {
             questions: Vec::new(),
             collection: None,
-            prompts: 200,
+            prompts: 500,
             tokens: 16,
-            fidelity: 0.99,
+            budget: BALANCED,
             selectors: RULES.to_vec(),
+            frontier: false,
         }
     }
 }
@@ -121,8 +122,8 @@ impl Calibrate {
         if self.prompts * self.tokens > MOST_TOKENS {
             return bad("`prompts` times `tokens` must be at most 51200");
         }
-        if !(0.0..=1.0).contains(&self.fidelity) {
-            return bad("`fidelity` must lie between 0 and 1, such as 0.99");
+        if !(self.budget > 0.0 && self.budget <= MOST_BUDGET) {
+            return bad("`budget` must be over 0 and at most 1, in nats, such as 0.03");
         }
         if self.questions.iter().any(|asked| asked.passages.is_empty() || asked.question.trim().is_empty()) {
             return bad("`questions`: every one needs a question and at least one passage");
@@ -140,14 +141,12 @@ impl Calibrate {
 pub enum CalibrationEvent {
     /// How far it is.
     Progress {
-        /// The way that is being tried; the first is 0.
-        way: usize,
-        /// Ways in all; the rest is not tried once one is good enough.
-        ways: usize,
-        /// Its name.
+        /// The name of the way that is being tried.
         name: String,
-        /// Trials so far.
+        /// Trials so far: a way on a prompt each.
         trials: usize,
+        /// Trials at most; it may end long before.
+        most: usize,
     },
     /// The end.
     Finished(Calibration),
@@ -156,6 +155,8 @@ pub enum CalibrationEvent {
 /// What was found of a model: by this node, or by whoever made its folder; the later of the two. What cannot be read counts as nothing.
 pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path) -> Result<Option<Calibration>> {
     let kept: Option<Calibration> = catalog.calibration(name)?;
+    // What an earlier version refused, no trained model could have passed.
+    let kept = kept.filter(|kept| kept.chosen.is_some() || kept.budget > 0.0);
     let beside = beside(weights, folder)
         .filter(|beside| kept.as_ref().is_none_or(|kept| kept.measured_unix_ms < beside.measured_unix_ms));
     Ok(beside.or(kept))
@@ -243,11 +244,10 @@ impl Calibrator {
             let (stopping, theirs) = (jobs.stopping().clone(), me.clone());
             let is_wanted =
                 Arc::new(move || !stopping.is_cancelled() && !theirs.0.aside.is_cancelled() && theirs.is_idle());
-            let wanted = Calibrate { prompts: QUICK_PROMPTS, selectors: QUICK_RULES.to_vec(), ..Calibrate::default() };
             let (events, _) = mpsc::channel(1);
-            let found = me.calibrate(wanted, events, is_wanted, Some(me.0.runtime.clone())).await?;
+            let found = me.calibrate(Calibrate::default(), events, is_wanted, Some(me.0.runtime.clone())).await?;
             let chosen = found.chosen.map_or_else(|| "none is good enough".to_owned(), |way| way.name());
-            tracing::info!(chosen, prompts = found.prompts, "the model is calibrated");
+            tracing::info!(chosen, budget = found.budget, "the model is calibrated");
             Ok(())
         };
         let job = self.0.jobs.run(JobKind::Calibration, work);
@@ -308,7 +308,8 @@ impl Calibrator {
                 f64::INFINITY
             })
         };
-        let all = ways(layers, &wanted.selectors, costs_of);
+        let fillers = pipeline.known.fillers().clone();
+        let all = grid(layers, &wanted, fillers.segments().len()).ways(costs_of);
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
@@ -317,19 +318,17 @@ impl Calibrator {
         let is_exact = model.arithmetic().compute == ComputeDtype::F32 && model.kv_layout().dtype == KvDtype::F32;
         let tie = if is_exact { TIE_F32 } else { TIE_BF16 };
         let env = pipeline.env.clone();
-        let mut try_way = trial(model, env, prompts, answers, is_wanted, tie);
-        let (me, tried) = (self.clone(), all.clone());
-        // No more than so many of the answers may be others, of either half.
-        let most_differing = ((1.0 - wanted.fidelity) * (count / 2) as f64 + 1e-9).floor() as usize;
-        let evidence = blocking(move || {
+        let mut try_way = trial(model, env, (prompts, fillers), answers, is_wanted, tie);
+        let (me, tried, budget) = (self.clone(), all.clone(), wanted.budget);
+        let most = if wanted.frontier { all.len() * count } else { most_trials(all.len(), count) };
+        let found = blocking(move || {
             let mut made = 0;
-            let mut trial = |index: usize, way: &Way, prompt: usize| {
+            let mut trial = |_: usize, way: &Way, prompt: usize| {
                 // Whoever does not keep up misses a step.
-                let (name, ways) = (way.name(), tried.len());
-                drop(events.try_send(Ok(CalibrationEvent::Progress { way: index, ways, name, trials: made })));
+                drop(events.try_send(Ok(CalibrationEvent::Progress { name: way.name(), trials: made, most })));
                 made += 1;
                 loop {
-                    let tried = try_way(way.selection, way.ratio, prompt);
+                    let tried = try_way(way, prompt);
                     match (&tried, &patient) {
                         (Err(error), Some(runtime)) if error.kind() == ErrorKind::Cancelled => {
                             runtime.block_on(idle(&me.0.jobs, &Arc::downgrade(&me.0)))?;
@@ -338,7 +337,10 @@ impl Calibrator {
                     }
                 }
             };
-            search(&tried, count, most_differing, &mut trial)
+            match wanted.frontier {
+                true => frontier(&tried, count, &mut trial),
+                false => search(&tried, count, budget, &mut trial),
+            }
         })
         .await?;
         let calibration = Calibration {
@@ -347,11 +349,14 @@ impl Calibrator {
             passages,
             prompts: count,
             tokens: wanted.tokens,
-            fidelity: wanted.fidelity,
-            chosen: evidence.last().filter(|last| last.keeps).map(|last| last.way),
+            budget: wanted.budget,
+            chosen: found.chosen,
             ways: all.len(),
-            evidence,
+            evidence: found.evidence,
         };
+        if wanted.frontier {
+            return Ok(calibration);
+        }
         let (catalog, found) = (catalog.clone(), calibration.clone());
         let name = pipeline.store.fingerprint().to_string();
         blocking(move || catalog.note_calibration(&name, &found)).await?;
@@ -388,6 +393,19 @@ impl Calibrator {
     }
 }
 
+/// The ways that are tried in a model of `layers`, with a primer of `most` passages at the most.
+fn grid(layers: usize, wanted: &Calibrate, most: usize) -> Grid {
+    let ratios = if wanted.frontier { FRONTIER_RATIOS } else { RATIOS };
+    let rules = wanted.selectors.clone();
+    let layer = (layers / PART_OF_LAYERS).max(FIRST_SELECTION_LAYER);
+    Grid {
+        rules,
+        layers: [layer].into_iter().filter(|layer| *layer < layers).collect(),
+        ratios: ratios.to_vec(),
+        primers: PRIMERS.into_iter().filter(|primer| *primer <= most).collect(),
+    }
+}
+
 /// Waits until nothing was asked for a while.
 async fn idle(jobs: &Jobs, inner: &Weak<Inner>) -> Result<()> {
     let mut idle = Duration::ZERO;
@@ -405,10 +423,12 @@ fn gone() -> Error {
 }
 
 impl Way {
-    /// As it is named in reports: "cacheblend @2 15 %".
+    /// As it is named in reports: "cacheblend @2 15 %, primer 2".
     pub fn name(&self) -> String {
         let share = format!("{:.0} %", self.ratio * 100.0);
-        if self.ratio > 0.0 { format!("{} {share}", self.selection.name()) } else { "plain reuse".to_owned() }
+        let how =
+            if self.ratio > 0.0 { format!("{} {share}", self.selection.name()) } else { "plain reuse".to_owned() };
+        if self.primer > 0 { format!("{how}, primer {}", self.primer) } else { how }
     }
 }
 
@@ -416,7 +436,7 @@ impl Way {
 fn trial(
     model: &LanguageModel,
     env: Env,
-    prompts: Vec<Vec<Segment>>,
+    prompts: (Vec<Vec<Segment>>, Primer),
     answers: (Vec<u32>, usize),
     is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
     tie: f32,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ragstone_storage::cost::CostModel;
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan, predict_without};
+use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::prompt::residency::{Residency, SegmentResidency, look_up_prompt};
 use ragstone_storage::segment::Segment;
 use ragstone_storage::store::KvStore;
@@ -36,6 +37,8 @@ pub struct Fuse {
     pub segments: Arc<[Segment]>,
     /// Part of every key: separates tenants.
     pub tenant: String,
+    /// What standalone entries were computed behind.
+    pub primer: Primer,
     /// What may be reused, and the recompute ratio.
     pub options: PlanOptions,
     /// Whether blocks on the device may be taken, and this prompt's left there.
@@ -109,7 +112,7 @@ impl Fusor {
         }
         let device = Some(&self.device).filter(|_| fuse.on_device);
         let precision = if fuse.options.reuse == ReuseMode::Auto { Precision::Lossy } else { Precision::Exact };
-        look_up_prompt(&self.store, device, precision, &fuse.tenant, &fuse.segments)
+        look_up_prompt(&self.store, device, precision, &fuse.tenant, &fuse.primer, &fuse.segments)
     }
 
     /// Reads what the plan reuses on blocking threads; the readers pin it until then. What is on the device is not read, nor layers that a

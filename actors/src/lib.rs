@@ -37,6 +37,7 @@ mod pipeline;
 mod plans;
 pub mod pml;
 pub mod prefill;
+mod primer;
 pub mod prompt;
 pub mod question;
 pub mod ragstone;

@@ -298,6 +298,7 @@ impl Pipeline {
             segments: segments.clone(),
             caller: question.caller,
             tenant: question.tenant.as_str().into(),
+            primer: self.known.primer(),
             options: options_of(question, self.plan_options(question, blend), blend.blending, self.known.can_move()),
             selection: blend.selection,
             found_in: *found_in,

@@ -44,6 +44,7 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
+use crate::primer;
 use crate::question::Question;
 use crate::renewal::{self, Renewer};
 use crate::reranking::{Rerank, Reranked};
@@ -113,7 +114,9 @@ impl Ragstone {
             let name = loaded.fingerprint.to_string();
             let known = calibration::recall(&catalog, &name, &loaded.weights_digest, &folders.model)?;
             let can_move = loaded.model.config().positions.can_move();
-            let known = Known::new(&settings, known, can_move);
+            let context = loaded.model.config().max_positions;
+            let fillers = primer::bundled(&settings.prompt, &loaded.tokenizer, context)?;
+            let known = Known::new(&settings, known, can_move, fillers);
             let costs = loaded.costs(&catalog, &env, &progress)?.at(settings.prices);
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);

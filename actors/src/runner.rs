@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode};
+use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::segment::Segment;
 use ragstone_storage::store::KvStore;
 use tokio::task::JoinHandle;
@@ -41,6 +42,8 @@ pub(crate) struct Run {
     pub segments: Arc<[Segment]>,
     pub caller: Caller,
     pub tenant: Arc<str>,
+    /// What standalone entries are computed behind.
+    pub primer: Primer,
     pub options: PlanOptions,
     pub selection: Selection,
     /// What is invalidated after this epoch is not left on the device.
@@ -96,10 +99,15 @@ impl Runner {
         let (mut late_misses, mut disturbances) = (0, 0);
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
         while late_misses <= 6 * segments.len() as u32 + 2 {
-            let (tenant_name, explain) = (tenant.to_string(), run.explain);
-            let speculative = run.is_speculative();
-            let fuse =
-                Fuse { segments: segments.clone(), tenant: tenant_name, options, on_device, explain, speculative };
+            let fuse = Fuse {
+                segments: segments.clone(),
+                tenant: tenant.to_string(),
+                primer: run.primer.clone(),
+                options,
+                on_device,
+                explain: run.explain,
+                speculative: run.is_speculative(),
+            };
             let Fused { plan, loads, device, look_up_ms, plan_ms, without } =
                 self.fusor.ask(fuse, remaining(*deadline)?).await?;
             if device.is_some() && self.store.epoch() != run.found_in {

@@ -91,6 +91,8 @@ pub struct Settings {
     /// The layer, the first is 0, that chooses them, or of `critical-layer` the one that is looked at. None given: the
     /// calibration's, or the rule's own.
     pub selection_layer: Option<usize>,
+    /// Passages of the primer that standalone entries are computed behind; none given takes the calibration's.
+    pub primer_passages: Option<usize>,
     /// From how many passages a collection's vectors are indexed; below, every search compares all of them. Looked at whenever documents
     /// are added.
     pub vector_index_rows: usize,
@@ -177,6 +179,7 @@ impl Default for Settings {
             recompute_ratio: None,
             selector: None,
             selection_layer: None,
+            primer_passages: None,
             vector_index_rows: 50_000,
             speculate: true,
             top_k: None,

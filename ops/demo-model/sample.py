@@ -88,7 +88,7 @@ def of_others(name):
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--out", default="../../examples/world")
-    p.add_argument("--calibration", default="../../actors/src/calibration/bundled.json")
+    p.add_argument("--calibration", default="calibration-questions.json")
     p.add_argument("--others", default="../../tests/models")
     args = p.parse_args()
     out = Path(args.out)

@@ -25,6 +25,7 @@ use ragstone_storage::cost::PrefillCost;
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, ReuseMode};
+use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore};
 use ragstone_storage::tier::SharedTier;
@@ -396,7 +397,15 @@ impl<B: Backend> Bench<B> {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
         let fusor = Arc::new(Fusor::new(store, device, runtime, ReadAhead::default()));
-        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device, explain: false, speculative: false };
+        let fuse = Fuse {
+            segments,
+            tenant: TENANT.into(),
+            primer: Primer::none(),
+            options,
+            on_device,
+            explain: false,
+            speculative: false,
+        };
         let fused = self.runtime.block_on(fusor.handle(fuse))?;
         let look_up_ms = started.elapsed_ms();
         let prefix = fused.plan.device_tokens() as usize;

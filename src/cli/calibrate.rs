@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use futures::StreamExt;
-use ragstone_actors::blend::{Calibration, Evidence};
+use ragstone_actors::blend::{BALANCED, Calibration, Evidence, STRICT, Verdict};
 use ragstone_actors::calibration::{Asked, Calibrate, CalibrationEvent, RULES};
 use ragstone_actors::report::Blending;
 use ragstone_actors::{InlineDocument, Rule};
@@ -26,16 +26,19 @@ pub struct Args {
     /// Calibrate with this collection's passages
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
-    /// How many prompts are made of them: half to search with, half to confirm what was found
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(8..=1000))]
+    /// How many prompts are made of them at most: an eighth to search with, the others to certify what was found
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(8..=1000))]
     prompts: u32,
     /// The longest answer that is compared, in tokens
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     tokens: u32,
-    /// The share of the answers that must be a full prefill's
-    #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
-    fidelity: f64,
-    /// The rules to try [default: all but the controls]
+    /// The divergence from a full prefill that is allowed: `strict` (0.005), `balanced` (0.03), or a number of nats a token up to 1
+    #[arg(long, value_name = "NATS", default_value = "balanced", value_parser = budget)]
+    budget: f64,
+    /// Only measure every way on every prompt, and show what each costs and keeps; nothing is chosen
+    #[arg(long, conflicts_with_all = ["export", "show"])]
+    frontier: bool,
+    /// The rules to try [default: two-stage, cacheblend-v]
     #[arg(long, value_name = "RULES", value_delimiter = ',', value_parser = Rule::from_name)]
     selector: Vec<Rule>,
     /// Only show what is known
@@ -64,7 +67,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         let bar = Progress::new("calibrating", Unit::Items);
         while let Some(event) = events.next().await.transpose()? {
             match event {
-                CalibrationEvent::Progress { way, ways, .. } => bar.set(way as u64, ways as u64),
+                CalibrationEvent::Progress { trials, most, .. } => bar.set(trials as u64, most as u64),
                 CalibrationEvent::Finished(found) => return Ok(found),
             }
         }
@@ -93,9 +96,19 @@ fn request(args: &Args) -> Result<Calibrate> {
         collection: args.collection.clone(),
         prompts: args.prompts as usize,
         tokens: args.tokens as usize,
-        fidelity: args.fidelity,
+        budget: args.budget,
         selectors: if args.selector.is_empty() { RULES.to_vec() } else { args.selector.clone() },
+        frontier: args.frontier,
     })
+}
+
+/// A budget by its name, or a number.
+fn budget(text: &str) -> std::result::Result<f64, String> {
+    match text {
+        "strict" => Ok(STRICT),
+        "balanced" => Ok(BALANCED),
+        _ => text.parse().map_err(|_| "a budget is `strict`, `balanced`, or a number of nats such as 0.03".to_owned()),
+    }
 }
 
 fn show(known: &KnownCalibration) -> Result<()> {
@@ -105,7 +118,7 @@ fn show(known: &KnownCalibration) -> Result<()> {
         Blending::Uncalibrated => "passages are blended although the model was not calibrated (blend_uncalibrated)",
         Blending::NotCalibrated => "passages are not blended: the model was not calibrated; run `ragstone calibrate`",
         Blending::CannotMove => "passages are not blended: the model's KV has its positions in it, and cannot be moved",
-        Blending::NotGoodEnough => "passages are not blended: no way of blending keeps the model's answers",
+        Blending::NotGoodEnough => "passages are not blended: no way of blending keeps within the budget",
     })?;
     match &known.calibration {
         Some(found) => output::text(&table(found)),
@@ -113,34 +126,47 @@ fn show(known: &KnownCalibration) -> Result<()> {
     }
 }
 
-/// What was chosen, and of each rule the way that came farthest.
+/// What was chosen, and what every way came to, cheapest first.
 fn table(found: &Calibration) -> String {
     let mut out = format!(
-        "{} prompts of {} passages, answers of up to {} tokens; {} of {} ways tried\n",
-        found.prompts,
-        found.passages,
-        found.tokens,
-        found.evidence.len(),
-        found.ways
+        "up to {} prompts of {} passages, answers of up to {} tokens, a budget of {} nats a token\n",
+        found.prompts, found.passages, found.tokens, found.budget
     );
+    let is_frontier = found.evidence.iter().all(|seen| seen.verdict == Verdict::Left);
     out += &match &found.chosen {
         Some(way) => format!("chosen: {}, {:.3} of a full prefill's time\n", way.name(), way.cost),
+        None if is_frontier => String::new(),
         None => format!(
-            "none keeps {:.0} % of the answers: the model's passages are reused exactly or computed, never blended\n",
-            found.fidelity * 100.0
+            "none was certified: the model's passages are reused exactly or computed, never blended; the closest was {}\n",
+            closest(&found.evidence)
         ),
     };
-    out += &format!("\n{:<34}{:>7}{:>9}{:>8}{:>14}\n", "way", "cost", "prompts", "differ", "nats a token");
-    for rule in Rule::ALL {
-        let tried = found.evidence.iter().filter(|seen| seen.way.selection.rule == rule);
-        // Of equals the cheapest.
-        let rank = |seen: &&Evidence| (seen.prompts, std::cmp::Reverse(seen.differ));
-        if let Some(seen) = tried.rev().max_by_key(rank) {
-            let Evidence { way, prompts, differ, divergence, .. } = seen;
-            out += &format!("{:<34}{:>7.3}{prompts:>9}{differ:>8}{divergence:>14.4}\n", way.name(), way.cost);
-        }
+    out += &format!(
+        "\n{:<34}{:>7}{:>9}{:>10}{:>9}{:>8}{:>8}  verdict\n",
+        "way", "cost", "prompts", "KL", "+-", "p99", "differ"
+    );
+    for Evidence { way, prompts, differ, divergence, interval, p99, verdict } in &found.evidence {
+        let verdict = match verdict {
+            Verdict::Left => "",
+            Verdict::Certified => "certified",
+            Verdict::Refused => "over the budget",
+            Verdict::Undecided => "undecided",
+        };
+        let (name, cost) = (way.name(), way.cost);
+        out += &format!(
+            "{name:<34}{cost:>7.3}{prompts:>9}{divergence:>10.4}{interval:>9.4}{p99:>8.3}{differ:>8}  {verdict}"
+        );
+        out.truncate(out.trim_end().len());
+        out.push('\n');
     }
-    out + "cost: of a full prefill's time, as predicted; a way is given up where too many answers differ\n"
+    out + "cost: of a full prefill's time, as predicted. KL: the mean divergence of the answer's tokens from a full prefill's, in nats, each at \
+           most 1, with its interval of 95 %. differ: answers with another token\n"
+}
+
+/// The way with the least divergence, and that.
+fn closest(evidence: &[Evidence]) -> String {
+    let least = evidence.iter().min_by(|left, right| left.divergence.total_cmp(&right.divergence));
+    least.map_or_else(String::new, |it| format!("{} with {:.4} +- {:.4}", it.way.name(), it.divergence, it.interval))
 }
 
 #[cfg(test)]
@@ -152,31 +178,41 @@ mod tests {
 
     #[test]
     fn a_table_says_what_was_chosen_and_how_far_the_others_came() {
-        let way = |rule, ratio, cost| Way { selection: Selection::by(rule), ratio, cost };
-        let seen = |way, prompts, differ, keeps| Evidence { way, prompts, differ, divergence: 0.25, keeps };
-        let chosen = way(Rule::Cacheblend, 0.15, 0.2);
+        let way = |rule, ratio, primer, cost| Way { selection: Selection::by(rule), ratio, primer, cost };
+        let seen = |way, prompts, divergence, verdict| {
+            let (differ, interval, p99) = (3, 0.01, 0.5);
+            Evidence { way, prompts, differ, divergence, interval, p99, verdict }
+        };
+        let chosen = way(Rule::TwoStage, 0.15, 4, 0.2);
         let mut found = Calibration {
             weights: "00".into(),
             measured_unix_ms: 0,
             passages: "bundled".into(),
-            prompts: 100,
+            prompts: 500,
             tokens: 16,
-            fidelity: 0.99,
+            budget: 0.03,
             chosen: Some(chosen),
             ways: 90,
             evidence: vec![
-                seen(way(Rule::FirstK, 0.05, 0.1), 3, 2, false),
-                seen(way(Rule::FirstK, 0.1, 0.15), 40, 2, false),
-                seen(chosen, 100, 1, true),
+                seen(way(Rule::None, 0.0, 0, 0.1), 8, 0.2, Verdict::Refused),
+                seen(way(Rule::TwoStage, 0.05, 4, 0.15), 16, 0.04, Verdict::Left),
+                seen(chosen, 320, 0.02, Verdict::Certified),
             ],
         };
         let text = table(&found);
-        for words in ["3 of 90 ways", "chosen: cacheblend @2 15 %, 0.200", "first-k @0 10 %", "40"] {
+        for words in [
+            "chosen: two-stage @2 15 %, primer 4, 0.200",
+            "plain reuse                         0.100        8    0.2000   0.0100   0.500       3  over the budget\n",
+            "    0.0200   0.0100   0.500       3  certified\n",
+            "    0.0400   0.0100   0.500       3\n",
+        ] {
             assert!(text.contains(words), "no {words} in {text}");
         }
-        assert!(!text.contains("first-k @0 5 %"), "{text}");
         found.chosen = None;
-        assert!(table(&found).contains("none keeps 99 %"));
+        assert!(table(&found).contains("closest was two-stage @2 15 %, primer 4 with 0.0200 +- 0.0100"));
+        found.evidence.iter_mut().for_each(|seen| seen.verdict = Verdict::Left);
+        assert!(!table(&found).contains("closest"), "a frontier chooses nothing");
+        assert_eq!((budget("strict"), budget("0.1"), budget("much").is_err()), (Ok(STRICT), Ok(0.1), true));
         assert_eq!(ragstone_actors::calibration::FILE_NAME, "calibration.json", "as the help of --export says");
     }
 }

@@ -2,6 +2,7 @@
 //! told of it.
 
 pub mod plan;
+pub mod primer;
 pub mod residency;
 mod uses;
 

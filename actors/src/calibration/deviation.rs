@@ -77,17 +77,18 @@ impl Calibrator {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let (model, env, count) = (self.0.model.clone(), pipeline.env.clone(), prompts.len());
+        let primer = pipeline.known.primer();
         let stopping = self.0.jobs.stopping().clone();
         let is_wanted = Arc::new(move || !stopping.is_cancelled());
         blocking(move || {
             let kv_dtype = model.kv_layout().dtype;
             let measured = match model {
                 LanguageModel::Cpu(model) => {
-                    let trials = Trials::new(model, env, prompts, (Vec::new(), 0), is_wanted, 0.0);
+                    let trials = Trials::new(model, env, (prompts, primer), (Vec::new(), 0), is_wanted, 0.0);
                     measure(trials, count, &ways, &progress)?
                 }
                 LanguageModel::Cuda(model) => {
-                    let trials = Trials::new(model, env, prompts, (Vec::new(), 0), is_wanted, 0.0);
+                    let trials = Trials::new(model, env, (prompts, primer), (Vec::new(), 0), is_wanted, 0.0);
                     measure(trials, count, &ways, &progress)?
                 }
             };

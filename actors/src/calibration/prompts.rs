@@ -18,9 +18,8 @@ use crate::prefill::splitmix64;
 use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, Question, Reuse, RootCut};
 
-/// Questions over passages of small worlds that no model has heard of: the links between their passages tell a model that reads
-/// them together from one that does not (`ops/demo-model/sample.py` makes them).
-const BUNDLED: &str = include_str!("bundled.json");
+/// Questions over passages of real prose that this project wrote (`ops/fixtures/calibration_prose.py` makes them).
+const BUNDLED: &str = include_str!("prose.json");
 /// Passages of a prompt that is made of a collection's.
 const PASSAGES: usize = 6;
 /// What tokenizing one prompt may take beside everything else.
@@ -71,8 +70,26 @@ pub(super) fn given(asked: &[Asked]) -> Vec<Prompt> {
 
 /// The questions that come with ragstone.
 pub(super) fn bundled() -> Result<Vec<Asked>> {
-    serde_json::from_str(BUNDLED)
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("the bundled questions cannot be read: {error}")))
+    #[derive(Deserialize)]
+    struct Bundled {
+        passages: Vec<InlineDocument>,
+        questions: Vec<Over>,
+    }
+    #[derive(Deserialize)]
+    struct Over {
+        question: String,
+        passages: Vec<usize>,
+    }
+    let unreadable =
+        |error: String| Error::new(ErrorKind::Internal, format!("the bundled questions cannot be read: {error}"));
+    let Bundled { passages, questions } =
+        serde_json::from_str(BUNDLED).map_err(|error| unreadable(error.to_string()))?;
+    let asked = |Over { question, passages: chosen }| {
+        let passage =
+            |index: usize| passages.get(index).cloned().ok_or_else(|| unreadable(format!("no passage {index}")));
+        Ok(Asked { question, passages: chosen.into_iter().map(passage).collect::<Result<_>>()? })
+    };
+    questions.into_iter().map(asked).collect()
 }
 
 /// `count` prompts of `asked`, each with its passages in another order; fewer where some do not fit into `context` tokens, or have nothing
@@ -167,8 +184,8 @@ mod tests {
     #[test]
     fn the_bundled_questions_can_be_read_and_need_several_passages() {
         let asked = bundled().unwrap();
-        assert!(asked.len() >= 60);
-        assert!(asked.iter().all(|it| it.passages.len() >= 2 && !it.question.is_empty()));
+        assert!(asked.len() >= 150);
+        assert!(asked.iter().all(|it| it.passages.len() == 5 && !it.question.is_empty()));
     }
 
     #[test]

@@ -1,153 +1,251 @@
-//! Which way of blending is the cheapest that keeps a model's answers. Pure, but for the trial that it is handed.
+//! Which way of blending is the cheapest whose answers stay within a budget of divergence. Pure, but for the trial that it is handed.
+//!
+//! ```text
+//! half A   all ways on the same prompts, twice as many in each round; what is surely over the budget, and the worse half, goes
+//! half B   at most three finalists, cheapest first, each tested by betting until it is certified, refused, or the prompts run out
+//! ```
+//!
+//! The luckiest of many ways is found on half A, so that nothing of it counts as evidence: what is certified is certified on half B alone.
 
-use crate::blend::{Evidence, Way};
+mod betting;
+
+use self::betting::{Bet, Decided};
+use crate::blend::{Evidence, Verdict, Way};
 use crate::error::Result;
-use crate::prefill::{Rule, Schedule, Selection};
+use crate::prefill::{Rule, Selection};
 
-/// Shares that are tried.
-pub const RATIOS: [f32; 8] = [0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4];
-
-/// Layers that a rule is tried on: the first ones, where passages are told apart, then ever fewer.
-const LAYERS: [usize; 10] = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24];
+/// What one token counts at most, in nats: the means of what is bounded can be tested.
+const CLIP: f32 = 1.0;
+/// Prompts of half A: at most, and the part of all.
+const MOST_HALF_A: usize = 64;
+const PART_OF_HALF_A: usize = 8;
+/// Prompts of its first round.
+const FIRST_ROUND: usize = 8;
+/// Ways that half B sees.
+const FINALISTS: usize = 3;
+/// The error that is allowed for all of them together.
+const ALPHA: f64 = 0.05;
 
 /// What one prompt's answer came to.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Whether a token of the answer is another than a full prefill's.
     pub differs: bool,
-    /// Kullback-Leibler divergence of the next token's distribution from a full prefill's, the mean over the answer, in nats.
-    pub divergence: f64,
+    /// Kullback-Leibler divergence of each next token's distribution from a full prefill's, in nats.
+    pub divergences: Vec<f32>,
 }
 
-/// The ways that are tried with `rules` in a model of `layers`, cheapest first.
-pub fn ways(layers: usize, rules: &[Rule], cost: impl Fn(Selection, f32) -> f64) -> Vec<Way> {
-    let mut ways = Vec::new();
-    let mut add = |selection: Selection, ratio: f32| ways.push(Way { selection, ratio, cost: cost(selection, ratio) });
-    add(Selection::by(Rule::None), 0.0);
-    // None is tried in any case, and all is what is to be saved.
-    for &rule in rules.iter().filter(|rule| !matches!(rule, Rule::None | Rule::All)) {
-        let own = Selection::by(rule);
-        let looked_at: Vec<usize> = match rule {
-            _ if !rule.has_layer() || !rule.looks() => vec![own.layer],
-            // On layer 0 nothing deviates: there cacheblend would choose on layer 1, which is tried as such.
-            _ => LAYERS.into_iter().filter(|layer| *layer < layers && own.takes_layer(*layer)).collect(),
+impl Outcome {
+    /// The mean over the answer's tokens, each clipped.
+    fn mean(&self) -> f64 {
+        let sum: f64 = self.divergences.iter().map(|nats| f64::from(nats.clamp(0.0, CLIP))).sum();
+        sum / self.divergences.len().max(1) as f64
+    }
+}
+
+/// The ways that are tried.
+#[derive(Debug, Clone)]
+pub struct Grid {
+    /// Beside plain reuse.
+    pub rules: Vec<Rule>,
+    /// Layers that rules with a layer choose on.
+    pub layers: Vec<usize>,
+    /// Shares that are recomputed.
+    pub ratios: Vec<f32>,
+    /// Passages of the primer.
+    pub primers: Vec<usize>,
+}
+
+impl Grid {
+    /// Its ways, cheapest first; of equals those with more primer, which costs nothing.
+    pub fn ways(&self, cost: impl Fn(Selection, f32) -> f64) -> Vec<Way> {
+        let mut ways = Vec::new();
+        let mut add = |selection: Selection, ratio: f32| {
+            let cost = cost(selection, ratio);
+            self.primers.iter().for_each(|primer| ways.push(Way { selection, ratio, primer: *primer, cost }));
         };
-        for layer in looked_at {
-            for schedule in [Schedule::OneShot, Schedule::Gradual] {
-                if schedule == Schedule::Gradual && !rule.can_be_gradual() {
-                    continue;
-                }
-                RATIOS.iter().for_each(|ratio| add(Selection { layer, schedule, ..own }, *ratio));
+        add(Selection::by(Rule::None), 0.0);
+        // None is tried in any case, and all is what is to be saved.
+        for &rule in self.rules.iter().filter(|rule| !matches!(rule, Rule::None | Rule::All)) {
+            let own = Selection::by(rule);
+            let looked_at = match rule.has_layer() && rule.looks() {
+                true => self.layers.iter().copied().filter(|layer| own.takes_layer(*layer)).collect(),
+                false => vec![own.layer],
+            };
+            for layer in looked_at {
+                self.ratios.iter().for_each(|ratio| add(Selection { layer, ..own }, *ratio));
             }
         }
+        ways.sort_by(|left, right| left.cost.total_cmp(&right.cost).then(right.primer.cmp(&left.primer)));
+        ways
     }
-    ways.sort_by(|left, right| left.cost.total_cmp(&right.cost));
-    ways
 }
 
-/// Tries `ways`, in their order, until one answers all but `most_differing` of either half of `prompts` as a full prefill does: what was
-/// seen of each. Only what the first half lets through meets the second, so that the luckiest of many ways is not taken for the
-/// cheapest good one. A prompt that told ways apart before is tried first, so that a bad one costs little.
+/// What was seen of one way.
+struct Seen {
+    way: Way,
+    /// By prompt.
+    means: Vec<f64>,
+    tokens: Vec<f32>,
+    differ: usize,
+    verdict: Verdict,
+}
+
+impl Seen {
+    fn new(way: Way) -> Self {
+        Self { way, means: Vec::new(), tokens: Vec::new(), differ: 0, verdict: Verdict::Left }
+    }
+
+    fn add(&mut self, outcome: &Outcome) {
+        self.means.push(outcome.mean());
+        self.tokens.extend_from_slice(&outcome.divergences);
+        self.differ += usize::from(outcome.differs);
+    }
+
+    fn mean(&self) -> f64 {
+        self.means.iter().sum::<f64>() / self.means.len().max(1) as f64
+    }
+
+    /// Half of the mean's interval of 95 %, by the normal distribution.
+    fn interval(&self) -> f64 {
+        let (mean, count) = (self.mean(), self.means.len() as f64);
+        let squares: f64 = self.means.iter().map(|value| (value - mean).powi(2)).sum();
+        if count < 2.0 { 0.0 } else { 1.96 * (squares / (count - 1.0) / count).sqrt() }
+    }
+
+    fn evidence(mut self) -> Evidence {
+        self.tokens.sort_unstable_by(f32::total_cmp);
+        let at = (self.tokens.len() * 99).div_ceil(100).saturating_sub(1);
+        Evidence {
+            way: self.way,
+            prompts: self.means.len(),
+            differ: self.differ,
+            divergence: self.mean(),
+            interval: self.interval(),
+            p99: self.tokens.get(at).map_or(0.0, |nats| f64::from(*nats)),
+            verdict: self.verdict,
+        }
+    }
+}
+
+/// What a search came to.
+#[derive(Debug)]
+pub struct Found {
+    /// What was seen of every way, in their order.
+    pub evidence: Vec<Evidence>,
+    /// The cheapest that was certified.
+    pub chosen: Option<Way>,
+}
+
+/// Tries a way, known by its place among all, on a prompt.
+pub type Trial<'a> = &'a mut dyn FnMut(usize, &Way, usize) -> Result<Outcome>;
+
+/// The most trials that a [`search`] makes.
+pub fn most_trials(ways: usize, prompts: usize) -> usize {
+    let half_a = half_a(prompts);
+    let (mut sum, mut from, mut alive) = (0, 0, ways);
+    for end in rounds(half_a) {
+        sum += alive * (end - from);
+        (from, alive) = (end, alive.div_ceil(2).max(FINALISTS.min(alive)));
+    }
+    sum + FINALISTS.min(ways) * (prompts - half_a)
+}
+
+/// Finds the cheapest of `ways`, which come cheapest first, whose mean divergence over `prompts` is within `budget`.
 ///
 /// # Errors
 /// Those of `trial`.
-pub fn search(
-    ways: &[Way],
-    prompts: usize,
-    most_differing: usize,
-    trial: &mut dyn FnMut(usize, &Way, usize) -> Result<Outcome>,
-) -> Result<Vec<Evidence>> {
-    let mut told_apart = vec![0_usize; prompts];
-    let mut evidence = Vec::new();
-    for (index, way) in ways.iter().enumerate() {
-        let mut seen = Evidence { way: *way, prompts: 0, differ: 0, divergence: 0.0, keeps: true };
-        for half in [0..prompts / 2, prompts / 2..prompts] {
-            let mut order: Vec<usize> = half.collect();
-            order.sort_by_key(|prompt| std::cmp::Reverse(told_apart[*prompt]));
-            let mut differ = 0;
-            for prompt in order {
-                if !seen.keeps {
-                    break;
-                }
-                let outcome = trial(index, way, prompt)?;
-                seen.prompts += 1;
-                seen.divergence += (outcome.divergence - seen.divergence) / seen.prompts as f64;
-                if outcome.differs {
-                    told_apart[prompt] += 1;
-                    differ += 1;
-                }
-                seen.keeps = differ <= most_differing;
+pub fn search(ways: &[Way], prompts: usize, budget: f64, trial: Trial<'_>) -> Result<Found> {
+    let half_a = half_a(prompts);
+    let mut seen: Vec<Seen> = ways.iter().copied().map(Seen::new).collect();
+    let mut finalists = halve(&mut seen, half_a, budget, trial)?;
+    finalists.sort_unstable();
+    let mut chosen = None;
+    for index in finalists {
+        let before = &seen[index];
+        let mut bet = Bet::new(budget, ALPHA / FINALISTS as f64, (before.mean(), before.means.len()));
+        let mut verdict = bet.decided().verdict();
+        for prompt in half_a..prompts {
+            if verdict != Verdict::Undecided {
+                break;
             }
-            seen.differ += differ;
+            let outcome = trial(index, &ways[index], prompt)?;
+            bet.take(outcome.mean());
+            seen[index].add(&outcome);
+            verdict = bet.decided().verdict();
         }
-        evidence.push(seen);
-        if seen.keeps {
+        seen[index].verdict = verdict;
+        if verdict == Verdict::Certified {
+            chosen = Some(ways[index]);
             break;
         }
     }
-    Ok(evidence)
+    Ok(Found { evidence: seen.into_iter().map(Seen::evidence).collect(), chosen })
+}
+
+/// Tries every way on every prompt, and chooses none: the frontier of what can be had.
+///
+/// # Errors
+/// Those of `trial`.
+pub fn frontier(ways: &[Way], prompts: usize, trial: Trial<'_>) -> Result<Found> {
+    let mut seen: Vec<Seen> = ways.iter().copied().map(Seen::new).collect();
+    // By prompt, so that what is stored of its passages serves every way.
+    for prompt in 0..prompts {
+        for (index, way) in ways.iter().enumerate() {
+            seen[index].add(&trial(index, way, prompt)?);
+        }
+    }
+    Ok(Found { evidence: seen.into_iter().map(Seen::evidence).collect(), chosen: None })
+}
+
+impl Decided {
+    fn verdict(self) -> Verdict {
+        match self {
+            Self::Within => Verdict::Certified,
+            Self::Over => Verdict::Refused,
+            Self::Open => Verdict::Undecided,
+        }
+    }
+}
+
+fn half_a(prompts: usize) -> usize {
+    (prompts / PART_OF_HALF_A).clamp(1, MOST_HALF_A)
+}
+
+/// Where the rounds of half A end.
+fn rounds(half_a: usize) -> impl Iterator<Item = usize> {
+    let doubled = std::iter::successors(Some(FIRST_ROUND), |end| Some(2 * end));
+    doubled.take_while(move |end| *end < half_a).chain([half_a])
+}
+
+/// Successive halving: the ways, as places among all, that half B is to see.
+fn halve(seen: &mut [Seen], half_a: usize, budget: f64, trial: Trial<'_>) -> Result<Vec<usize>> {
+    let (mut alive, mut from): (Vec<usize>, usize) = ((0..seen.len()).collect(), 0);
+    for end in rounds(half_a) {
+        for prompt in from..end {
+            for &index in &alive {
+                let way = seen[index].way;
+                seen[index].add(&trial(index, &way, prompt)?);
+            }
+        }
+        from = end;
+        alive.retain(|index| {
+            let seen = &mut seen[*index];
+            // At few prompts an interval says little.
+            let is_over = seen.means.len() >= FIRST_ROUND && seen.mean() - 2.0 * seen.interval() > budget;
+            if is_over {
+                seen.verdict = Verdict::Refused;
+            }
+            !is_over
+        });
+        // Those within the budget by what they cost, then the others by how far they are over it.
+        let rank = |index: &usize| (seen[*index].mean() - budget).max(0.0);
+        alive.sort_by(|left, right| rank(left).total_cmp(&rank(right)).then(left.cmp(right)));
+        alive.truncate(alive.len().div_ceil(2).max(FINALISTS));
+    }
+    alive.truncate(FINALISTS);
+    Ok(alive)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn by_ratio(selection: Selection, ratio: f32) -> f64 {
-        f64::from(ratio) + selection.layer as f64 / 100.0
-    }
-
-    #[test]
-    fn ways_come_cheapest_first_and_each_once() {
-        let all = ways(5, &Rule::ALL, by_ratio);
-        assert!(all.is_sorted_by(|left, right| left.cost <= right.cost));
-        assert_eq!(all[0].selection.rule, Rule::None, "plain reuse is free");
-        for (index, way) in all.iter().enumerate() {
-            assert!(!all[index + 1..].iter().any(|other| (other.selection, other.ratio) == (way.selection, way.ratio)));
-            assert!(way.selection.layer < 5 && way.ratio < 0.5, "{way:?}");
-        }
-        let layers = |rule: Rule| {
-            let mut layers: Vec<usize> =
-                all.iter().filter(|way| way.selection.rule == rule).map(|way| way.selection.layer).collect();
-            layers.sort_unstable();
-            layers.dedup();
-            layers
-        };
-        assert_eq!(layers(Rule::Cacheblend), [1, 2, 3, 4]);
-        assert_eq!((layers(Rule::CriticalLayer), layers(Rule::FirstK)), (vec![0, 1, 2, 3, 4], vec![0]));
-        assert_eq!(ways(1, &[Rule::Cacheblend], by_ratio).len(), 1, "one layer has nothing to compare");
-    }
-
-    #[test]
-    fn the_cheapest_that_keeps_the_answers_is_found_and_what_does_not_costs_little() {
-        let all = ways(5, &[Rule::Cacheblend, Rule::FirstK], by_ratio);
-        // Prompt 7 wants 15 % on layer 2, and prompt 13, of the second half, 20 %; the others want nothing.
-        let wants = |prompt: usize| if prompt == 7 { 0.15 } else { 0.2 };
-        let keeps = |way: &Way, prompt: usize| {
-            !matches!(prompt, 7 | 13) || (way.selection.layer == 2 && way.ratio >= wants(prompt))
-        };
-        let mut trials = 0;
-        let mut trial = |index: usize, way: &Way, prompt: usize| {
-            assert_eq!(all[index], *way);
-            trials += 1;
-            Ok(Outcome { differs: !keeps(way, prompt), divergence: 0.5 })
-        };
-        let seen = search(&all, 20, 0, &mut trial).unwrap();
-        let (last, others) = seen.split_last().unwrap();
-        assert!(last.keeps && last.way.selection.layer == 2 && last.way.ratio == 0.2, "{last:?}");
-        assert_eq!((last.prompts, last.differ, last.divergence), (20, 0, 0.5));
-        assert!(others.iter().all(|other| !other.keeps && other.way.cost <= last.way.cost));
-        assert_eq!(others[0].prompts, 8, "up to the one that tells");
-        let lucky = others.iter().filter(|other| other.prompts > 10).count();
-        assert!(lucky > 0, "the first half lets 15 % through, the second does not");
-        let told = others[1..].iter().filter(|other| other.prompts <= 10);
-        assert!(told.clone().all(|other| other.prompts == 1), "which comes first from then on");
-        assert_eq!(trials, others.iter().map(|other| other.prompts).sum::<usize>() + 20);
-        // With one that may differ, plain reuse will do; and where nothing does, everything was tried.
-        let mut trial =
-            |_: usize, way: &Way, prompt: usize| Ok(Outcome { differs: !keeps(way, prompt), divergence: 0.0 });
-        assert_eq!(search(&all, 20, 1, &mut trial).unwrap().len(), 1);
-        let mut never = |_: usize, _: &Way, _: usize| Ok(Outcome { differs: true, divergence: 9.0 });
-        let seen = search(&all, 20, 0, &mut never).unwrap();
-        assert!(seen.len() == all.len() && seen.iter().all(|seen| !seen.keeps && seen.prompts == 1));
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::blend::UNCALIBRATED_RATIO;
 use crate::prefill::Selection;
+use crate::primer::UNCALIBRATED_PASSAGES;
 use crate::settings::Settings;
 
 fn found(chosen: Option<Way>) -> Calibration {
@@ -12,7 +13,7 @@ fn found(chosen: Option<Way>) -> Calibration {
         passages: "bundled".into(),
         prompts: 10,
         tokens: 16,
-        fidelity: 0.99,
+        budget: 0.03,
         chosen,
         ways: 3,
         evidence: Vec::new(),
@@ -20,7 +21,12 @@ fn found(chosen: Option<Way>) -> Calibration {
 }
 
 fn way() -> Way {
-    Way { selection: Selection { layer: 4, ..Selection::by(Rule::QuestionAttention) }, ratio: 0.05, cost: 0.2 }
+    Way {
+        selection: Selection { layer: 4, ..Selection::by(Rule::QuestionAttention) },
+        ratio: 0.05,
+        primer: 4,
+        cost: 0.2,
+    }
 }
 
 #[test]
@@ -32,19 +38,22 @@ fn a_model_is_blended_as_it_was_calibrated_and_otherwise_only_if_its_owner_says_
     let of = |settings: &Settings, calibration: Option<&Calibration>| Blend::of(settings, calibration);
     let calibrated = of(&settings, Some(&good));
     assert_eq!(
-        (calibrated.blending, calibrated.selection, calibrated.ratio),
-        (Blending::Calibrated, way().selection, 0.05)
+        (calibrated.blending, calibrated.selection, calibrated.ratio, calibrated.primer),
+        (Blending::Calibrated, way().selection, 0.05, 4)
     );
     assert_eq!(of(&permitted, Some(&good)), calibrated, "what was found counts");
     assert_eq!((of(&settings, None).blending, of(&settings, None).blending.blends()), (Blending::NotCalibrated, false));
     let uncalibrated = of(&permitted, None);
     assert_eq!((uncalibrated.blending, uncalibrated.ratio), (Blending::Uncalibrated, UNCALIBRATED_RATIO));
     assert_eq!(uncalibrated.selection, Selection::default());
+    assert_eq!(uncalibrated.primer, UNCALIBRATED_PASSAGES);
     // No setting blends what was found to be no good; and a ratio alone is no permission.
     assert_eq!(of(&permitted, Some(&bad)).blending, Blending::NotGoodEnough);
     assert_eq!(of(&configured, None).blending, Blending::NotCalibrated);
     let own = of(&configured, Some(&good));
     assert_eq!((own.blending, own.selection, own.ratio), (Blending::Configured, way().selection, 0.3));
+    let unprimed = of(&Settings { primer_passages: Some(0), ..Settings::default() }, Some(&good));
+    assert_eq!((unprimed.blending, unprimed.primer, unprimed.ratio), (Blending::Configured, 0, UNCALIBRATED_RATIO));
     // Another rule brings its own layer, unless that is given, too.
     let rule = Settings { selector: Some(Rule::Cacheblend), ..Settings::default() };
     assert_eq!(of(&rule, Some(&good)).selection, Selection::default());
@@ -72,6 +81,17 @@ fn a_calibration_is_recalled_from_the_catalog_or_the_models_folder_and_not_for_o
     let later = Calibration { measured_unix_ms: 7, ..found(None) };
     std::fs::write(folder.path().join(FILE_NAME), serde_json::to_string(&later).unwrap()).unwrap();
     assert_eq!(recalled("w"), Some(later));
+    // What an earlier version refused may be tried again; what it permitted holds.
+    let earlier = |chosen| {
+        serde_json::json!({ "weights": "w", "measured_unix_ms": 8, "passages": "bundled", "prompts": 64, "tokens": 16,
+        "fidelity": 0.99, "chosen": chosen, "ways": 9, "evidence": [] })
+    };
+    let way = serde_json::json!({ "selection": way().selection, "ratio": 0.05, "cost": 0.2 });
+    for (chosen, kept) in [(serde_json::Value::Null, false), (way, true)] {
+        let earlier: Calibration = serde_json::from_value(earlier(chosen)).unwrap();
+        catalog.note_calibration("earlier", &earlier).unwrap();
+        assert_eq!(recall(&catalog, "earlier", "other", folder.path()).unwrap().is_some(), kept);
+    }
     let senseless = Calibration { prompts: 1, measured_unix_ms: 8, ..found(None) };
     std::fs::write(folder.path().join(FILE_NAME), serde_json::to_string(&senseless).unwrap()).unwrap();
     assert_eq!(recalled("w").map(|it| it.measured_unix_ms), Some(6));
@@ -85,7 +105,8 @@ fn what_makes_no_sense_is_named() {
         (Calibrate { prompts: 7, ..Calibrate::default() }, "prompts"),
         (Calibrate { tokens: 999, ..Calibrate::default() }, "tokens"),
         (Calibrate { prompts: 1000, tokens: 256, ..Calibrate::default() }, "51200"),
-        (Calibrate { fidelity: f64::NAN, ..Calibrate::default() }, "fidelity"),
+        (Calibrate { budget: f64::NAN, ..Calibrate::default() }, "budget"),
+        (Calibrate { budget: 1.5, ..Calibrate::default() }, "budget"),
         (Calibrate { questions: vec![asked.clone()], ..Calibrate::default() }, "passage"),
     ] {
         let error = wanted.check().unwrap_err();

@@ -13,12 +13,14 @@ use ragstone_storage::cost::CostModel;
 use ragstone_storage::env::Env;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode, plan};
-use ragstone_storage::prompt::residency::{Candidate, CandidateKind, Residency, prompt_keys};
+use ragstone_storage::prompt::primer::Primer;
+use ragstone_storage::prompt::residency::{Candidate, CandidateKind, Residency, SegmentResidency, prompt_keys};
 use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 
 use super::search::Outcome;
+use crate::blend::Way;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{LayerLoads, LoadedLayer};
 use crate::prefill::{PrefillError, Prefilled, Prompt, Selection, prefill};
@@ -41,8 +43,8 @@ struct Reference {
     likely: Vec<Vec<(u32, f32)>>,
 }
 
-/// Tries a rule with a recompute ratio on a prompt.
-pub(super) type TryWay = Box<dyn FnMut(Selection, f32, usize) -> Result<Outcome> + Send>;
+/// Tries a way of blending on a prompt.
+pub(super) type TryWay = Box<dyn FnMut(&Way, usize) -> Result<Outcome> + Send>;
 
 /// A model, and what was computed with it.
 pub(super) struct Trials<B: Backend> {
@@ -55,6 +57,8 @@ pub(super) struct Trials<B: Backend> {
     is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
     tie: f32,
     prompts: Vec<Vec<Segment>>,
+    /// All passages that a primer can have.
+    fillers: Primer,
     references: HashMap<usize, Reference>,
     stored: HashMap<KvKey, Vec<LayerFrame>>,
     stored_bytes: usize,
@@ -66,12 +70,15 @@ impl<B: Backend> Trials<B> {
     pub fn new(
         model: Arc<B>,
         env: Env,
-        prompts: Vec<Vec<Segment>>,
+        (prompts, fillers): (Vec<Vec<Segment>>, Primer),
         (end_tokens, most_tokens): (Vec<u32>, usize),
         is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
         tie: f32,
     ) -> Self {
-        let longest = prompts.iter().map(|prompt| tokens_of(prompt).len()).max().unwrap_or(0) + most_tokens;
+        let prompt = prompts.iter().map(|prompt| tokens_of(prompt).len()).max().unwrap_or(0) + most_tokens;
+        // A passage behind system prompt and primer may be longer than a prompt.
+        let passage = prompts.iter().flatten().map(|segment| segment.tokens.len()).max().unwrap_or(0);
+        let longest = prompt.max(2 * passage + fillers.tokens() + 1);
         let pool = model.new_pool(longest.div_ceil(BLOCK_TOKENS));
         let blocks = (0..longest.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
         let (references, stored, stored_bytes) = (HashMap::new(), HashMap::new(), 0);
@@ -85,6 +92,7 @@ impl<B: Backend> Trials<B> {
             is_wanted,
             tie,
             prompts,
+            fillers,
             references,
             stored,
             stored_bytes,
@@ -93,21 +101,22 @@ impl<B: Backend> Trials<B> {
 
     /// [`Trials::trial`], whatever the device.
     pub fn into_trial(mut self) -> TryWay {
-        Box::new(move |selection, ratio, prompt| self.trial(selection, ratio, prompt))
+        Box::new(move |way, prompt| self.trial(way, prompt))
     }
 
     /// The prompt's answer in one way, beside its full prefill's.
     ///
     /// # Errors
     /// `Cancelled`, and those of the model.
-    pub fn trial(&mut self, selection: Selection, ratio: f32, prompt: usize) -> Result<Outcome> {
+    pub fn trial(&mut self, way: &Way, prompt: usize) -> Result<Outcome> {
         if !self.references.contains_key(&prompt) {
             let reference = self.answer_in_full(prompt)?;
             self.references.insert(prompt, reference);
         }
         let segments = self.prompts[prompt].clone();
-        let (plan, loads) = self.fused(&segments, selection, ratio)?;
-        let done = self.prefill(&segments, plan, loads, selection)?;
+        let primer = self.fillers.first(way.primer);
+        let (plan, loads) = self.fused(&segments, way.selection, way.ratio, &primer)?;
+        let done = self.prefill(&segments, plan, loads, way.selection)?;
         let mut given = self.references[&prompt].tokens.clone();
         given.pop();
         let mut logits = done.logits;
@@ -119,7 +128,7 @@ impl<B: Backend> Trials<B> {
 
     fn answer_in_full(&mut self, prompt: usize) -> Result<Reference> {
         let segments = self.prompts[prompt].clone();
-        let residency = Residency { segments: keys(&segments)?, ..Residency::default() };
+        let residency = Residency { segments: keys(&segments, &Primer::none())?, ..Residency::default() };
         let plan = plan(&residency, &PlanOptions::fixed(0.0, ReuseMode::Off), None)?;
         let done = self.prefill(&segments, plan, LayerLoads::none(), Selection::default())?;
         let mut reference = Reference { tokens: Vec::new(), likely: Vec::new() };
@@ -137,27 +146,40 @@ impl<B: Backend> Trials<B> {
         }
     }
 
-    /// The plan of a prompt whose passages are stored behind the system prompt alone, and their KV.
-    fn fused(&mut self, segments: &[Segment], selection: Selection, ratio: f32) -> Result<(LoadPlan, LayerLoads)> {
+    /// The plan of a prompt whose passages are stored behind system prompt and primer, and their KV.
+    fn fused(
+        &mut self,
+        segments: &[Segment],
+        selection: Selection,
+        ratio: f32,
+        primer: &Primer,
+    ) -> Result<(LoadPlan, LayerLoads)> {
         if self.stored_bytes > MOST_KEPT_BYTES {
             (self.stored, self.stored_bytes) = (HashMap::new(), 0);
         }
-        let root = segments.first().filter(|first| first.kind == SegmentKind::SystemPrompt).cloned();
-        let mut found = keys(segments)?;
-        for (at, segment) in found.iter_mut().zip(segments) {
+        let root = segments.first().filter(|first| first.kind == SegmentKind::SystemPrompt);
+        let mut found = keys(segments, primer)?;
+        for (at, segment) in found.iter_mut().zip(segments).filter(|(_, segment)| !segment.tokens.is_empty()) {
             let key = match segment.kind {
-                SegmentKind::Passage => at.standalone_key,
-                SegmentKind::SystemPrompt => at.chain_key,
-                _ => None,
+                SegmentKind::Passage => self.store(&primer.prompt(root, segment.clone()))?,
+                SegmentKind::SystemPrompt => self.store(std::slice::from_ref(segment))?,
+                _ => continue,
             };
-            let Some(key) = key.filter(|_| !segment.tokens.is_empty()) else { continue };
-            self.store(root.as_ref(), segment, key)?;
             let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::Standalone };
-            at.candidates = vec![Candidate { kind, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes: 1 }];
+            at.candidates = vec![in_memory(kind, key)];
         }
         let choosing = selection.choosing(self.model.config().layers);
         let options = PlanOptions { choosing, ..PlanOptions::fixed(ratio, ReuseMode::Auto) };
         let plan = plan(&Residency { segments: found, ..Residency::default() }, &options, None)?;
+        let loads = self.loads(&plan);
+        Ok((plan, loads))
+    }
+
+    /// What a plan takes of what is stored.
+    fn loads(&self, plan: &LoadPlan) -> LayerLoads {
+        if plan.exact_tokens + plan.blended_tokens == 0 {
+            return LayerLoads::none();
+        }
         let mut layers: Vec<LoadedLayer> = (0..self.model.config().layers).map(|_| LoadedLayer::default()).collect();
         for planned in &plan.segments {
             let Some(key) = planned.source.key() else { continue };
@@ -165,23 +187,30 @@ impl<B: Backend> Trials<B> {
                 layer.push(0, planned.segment, frame.clone());
             }
         }
-        let loads =
-            if plan.exact_tokens + plan.blended_tokens > 0 { LayerLoads::ready(layers) } else { LayerLoads::none() };
-        Ok((plan, loads))
+        LayerLoads::ready(layers)
     }
 
-    /// Computes what is stored of a segment: its KV behind the system prompt alone, or the system prompt's.
-    fn store(&mut self, root: Option<&Segment>, segment: &Segment, key: KvKey) -> Result<()> {
-        if self.stored.contains_key(&key) {
-            return Ok(());
+    /// Computes a path that is not stored yet, segment by segment; the key of its last one.
+    fn store(&mut self, path: &[Segment]) -> Result<KvKey> {
+        let empty = || Error::new(ErrorKind::Internal, "an empty segment was to be stored");
+        let (last, behind) = path.split_last().ok_or_else(empty)?;
+        if !behind.is_empty() {
+            self.store(behind)?;
         }
-        let mut prompt: Vec<Segment> =
-            root.filter(|_| segment.kind == SegmentKind::Passage).cloned().into_iter().collect();
-        prompt.push(segment.clone());
-        prompt.push(Segment { kind: SegmentKind::Question, tokens: Arc::new([segment.tokens[0]]), place: None });
-        let residency = Residency { segments: keys(&prompt)?, ..Residency::default() };
+        let end = Segment { kind: SegmentKind::Question, tokens: last.tokens[..1].into(), place: None };
+        let prompt: Vec<Segment> = path.iter().cloned().chain([end]).collect();
+        let mut found = keys(&prompt, &Primer::none())?;
+        let key = found[behind.len()].chain_key.ok_or_else(empty)?;
+        if self.stored.contains_key(&key) {
+            return Ok(key);
+        }
+        for at in &mut found[..behind.len()] {
+            at.candidates = at.chain_key.map(|key| in_memory(CandidateKind::Exact, key)).into_iter().collect();
+        }
+        let residency = Residency { segments: found, ..Residency::default() };
         let plan = plan(&residency, &PlanOptions::fixed(0.0, ReuseMode::ExactOnly), None)?;
-        let done = self.prefill(&prompt, plan, LayerLoads::none(), Selection::default())?;
+        let loads = self.loads(&plan);
+        let done = self.prefill(&prompt, plan, loads, Selection::default())?;
         let dtype = self.model.kv_layout().dtype;
         for fresh in done.fresh {
             let frame = |(k, v): (Vec<u8>, Vec<u8>)| {
@@ -193,7 +222,7 @@ impl<B: Backend> Trials<B> {
             self.stored.insert(fresh.key, frames);
         }
         match self.stored.contains_key(&key) {
-            true => Ok(()),
+            true => Ok(key),
             false => Err(Error::new(ErrorKind::Internal, "the model's keys and values are not finite")),
         }
     }
@@ -249,7 +278,7 @@ pub(super) fn cost(costs: &CostModel, layers: usize, selection: Selection, ratio
     let mut segments = vec![segment(SegmentKind::SystemPrompt, COST_ROOT, 0)];
     segments.extend((1..).take(passages).map(|content| segment(SegmentKind::Passage, tokens, content)));
     segments.push(segment(SegmentKind::Question, COST_QUESTION, 99));
-    let mut found = keys(&segments)?;
+    let mut found = keys(&segments, &Primer::none())?;
     for at in &mut found {
         let bytes = u64::from(at.tokens) * costs.prefill.grid.kv_bytes_per_token();
         let candidate =
@@ -267,8 +296,13 @@ pub(super) fn cost(costs: &CostModel, layers: usize, selection: Selection, ratio
 }
 
 /// Keys of what nobody else sees.
-fn keys(segments: &[Segment]) -> Result<Vec<ragstone_storage::prompt::residency::SegmentResidency>> {
-    prompt_keys(&Fingerprint([0; 32]), "", segments)
+fn keys(segments: &[Segment], primer: &Primer) -> Result<Vec<SegmentResidency>> {
+    prompt_keys(&Fingerprint([0; 32]), "", primer, segments)
+}
+
+/// What this module keeps of an entry.
+fn in_memory(kind: CandidateKind, key: KvKey) -> Candidate {
+    Candidate { kind, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes: 1 }
 }
 
 fn tokens_of(segments: &[Segment]) -> Vec<u32> {
@@ -302,7 +336,7 @@ fn log_sum_exp(logits: &[f32]) -> f32 {
 /// The answer that `logits`, a row a token, would give beside a full prefill's.
 fn compare(reference: &Reference, logits: &[f32], tie: f32) -> Outcome {
     let vocabulary = logits.len() / reference.tokens.len().max(1);
-    let (mut differs, mut divergence) = (false, 0.0);
+    let (mut differs, mut divergences) = (false, Vec::with_capacity(reference.likely.len()));
     for (likely, logits) in reference.likely.iter().zip(logits.chunks_exact(vocabulary.max(1))) {
         let normalizer = log_sum_exp(logits);
         let own = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a))).unwrap_or(0) as u32;
@@ -312,9 +346,10 @@ fn compare(reference: &Reference, logits: &[f32], tie: f32) -> Outcome {
         // What is not kept of the full prefill's distribution weighs next to nothing.
         let nats =
             likely.iter().map(|(token, full)| f64::from(full.exp() * (full - (logits[*token as usize] - normalizer))));
-        divergence += nats.sum::<f64>().max(0.0);
+        let nats = nats.sum::<f64>().max(0.0) as f32;
+        divergences.push(if normalizer.is_finite() { nats } else { f32::MAX });
     }
-    Outcome { differs, divergence: divergence / reference.likely.len().max(1) as f64 }
+    Outcome { differs, divergences }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use ragstone_storage::env::FailMode;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, Source};
+use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::prompt::residency::prompt_keys;
 use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
@@ -136,6 +137,7 @@ impl Bench {
         let fuse = Fuse {
             segments: segments.into(),
             tenant: TENANT.into(),
+            primer: Primer::none(),
             options,
             on_device: true,
             explain: false,
@@ -259,7 +261,7 @@ impl Bench {
     }
 
     fn key(&self, segments: &[Segment], index: usize) -> KvKey {
-        prompt_keys(&MODEL, TENANT, segments).expect("keys")[index].chain_key.expect("a key")
+        prompt_keys(&MODEL, TENANT, &Primer::none(), segments).expect("keys")[index].chain_key.expect("a key")
     }
 }
 
@@ -484,6 +486,7 @@ fn an_answer_does_not_wait_for_entries_that_are_dropped() {
         segments: segments.clone().into(),
         caller: Caller::default(),
         tenant: TENANT.into(),
+        primer: Primer::none(),
         options: PlanOptions::fixed(0.0, ReuseMode::ExactOnly),
         selection: Selection::default(),
         found_in: bench.store.epoch(),

@@ -12,6 +12,7 @@ use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::entry::{EntryBuilder, NewEntry};
 use ragstone_storage::key::KvKey;
 use ragstone_storage::prompt::plan::plan;
+use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::prompt::residency::{Residency, prompt_keys};
 use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
@@ -101,7 +102,7 @@ async fn what_an_attacker_said_before_a_passage_is_not_in_what_others_get_of_it(
 fn behind_the_attacker(ragstone: &Ragstone, segments: &[Segment]) -> (FreshSegment, KvLayout) {
     let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/demo-model/checkpoint");
     let model = Model::load(&checkpoint, LoadOptions::default()).unwrap();
-    let found = prompt_keys(ragstone.store().fingerprint(), "", segments).unwrap();
+    let found = prompt_keys(ragstone.store().fingerprint(), "", &Primer::none(), segments).unwrap();
     let options = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
     let plan = plan(&Residency { segments: found, ..Residency::default() }, &options, None).unwrap();
     let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.to_vec()).collect();

@@ -25,11 +25,12 @@ impl Pipeline {
                 dropping,
             );
         }
-        let root = segments.first().filter(|_| sequence.prefill.plan.root_key.is_some()).cloned();
+        let root = segments.first().filter(|_| sequence.prefill.plan.root_key.is_some());
+        let primer = self.known.primer();
         for index in &sequence.prefill.plan.missing_standalone {
             let passage = segments[*index].clone();
-            let fingerprint = self.store.fingerprint();
-            let wanted = Precompute::standalone(fingerprint, &tenant, root.clone(), passage, found_in);
+            let whose = (self.store.fingerprint(), &*tenant);
+            let wanted = Precompute::standalone(whose, root, &primer, passage, found_in);
             self.background.precompute(tenant.clone(), wanted);
         }
         // Whoever asks for a ratio wants what is blended to stay so.
@@ -44,7 +45,7 @@ impl Pipeline {
             return;
         }
         // It was looked up, so that its segments are in order.
-        let Ok(prompt) = prompt_keys(self.store.fingerprint(), tenant, segments) else { return };
+        let Ok(prompt) = prompt_keys(self.store.fingerprint(), tenant, &self.known.primer(), segments) else { return };
         let wanted = self.recurring.lock().unwrap_or_else(PoisonError::into_inner).note(&prompt, plan);
         let chain =
             segments[..wanted].iter().zip(&prompt).filter_map(|(segment, at)| Some((at.chain_key?, segment.clone())));

@@ -2,7 +2,7 @@
 //! asked after each passage whether it helps and says yes or no ("Document Ranking with a Pretrained Sequence-to-Sequence Model",
 //! section 3; Qwen3-Reranker scores the same way).
 //!
-//! The passage stands before the question, so that its KV is its standalone entry: the one that answers are made of. What is in no
+//! The passage stands before the question, so that its KV is the one that an answer has for its first passage. What is in no
 //! tier yet is computed once, and is there for the answer.
 
 use std::sync::Arc;

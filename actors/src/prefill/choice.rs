@@ -255,6 +255,7 @@ pub(super) fn rows(plan: &LoadPlan, with_blended: bool) -> Vec<u32> {
 mod tests {
     use ragstone_storage::key::{Fingerprint, KvKey};
     use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, plan};
+    use ragstone_storage::prompt::primer::Primer;
     use ragstone_storage::prompt::residency::{Candidate, CandidateKind, Residency, prompt_keys};
     use ragstone_storage::segment::Segment;
     use ragstone_storage::tier::Tier;
@@ -271,7 +272,7 @@ mod tests {
         };
         let start = [(SegmentKind::SystemPrompt, 10), (SegmentKind::Passage, 30), (SegmentKind::Passage, 30)];
         let segments: Vec<Segment> = start.iter().chain(end).enumerate().map(segment).collect();
-        let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();
+        let mut found = prompt_keys(&Fingerprint([0; 32]), "", &Primer::none(), &segments).unwrap();
         let stored = |kind, key: Option<KvKey>| {
             let tiers = vec![Tier::Host];
             key.map(|key| Candidate { kind, key, tier: Tier::Host, tiers, bytes: 1 }).into_iter().collect()

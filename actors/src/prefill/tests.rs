@@ -142,8 +142,15 @@ impl Bench {
     }
 
     fn planned(&self, segments: Arc<[Segment]>, options: PlanOptions) -> (LoadPlan, LayerLoads) {
-        let fuse =
-            Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false, speculative: false };
+        let fuse = Fuse {
+            segments,
+            tenant: TENANT.into(),
+            primer: Primer::none(),
+            options,
+            on_device: false,
+            explain: false,
+            speculative: false,
+        };
         let handle: Handle = self.runtime.handle().clone();
         let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle, ReadAhead::default()));
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");

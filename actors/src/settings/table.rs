@@ -144,6 +144,12 @@ pub const TABLE: &[Definition] = &[
         .by_default("the calibration's (else `cacheblend`)"),
     setting("selection_layer", "The layer, counted from 0, at which these tokens are chosen.")
         .by_default("the calibration's (else 2)"),
+    setting(
+        "primer_passages",
+        "Unrelated passages that come with ragstone, behind which a passage's KV is computed so that it can stand anywhere in a prompt; 0: none.",
+    )
+    .by_default("the calibration's (else 2)")
+    .within(0, 4),
     setting("top_k", "Passages that are found for a question.")
         .by_default("2 for models of 50 to 500 million weights, 5 for others and for searches")
         .within(1, 1000)

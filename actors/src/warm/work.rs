@@ -208,6 +208,7 @@ impl Warmer {
             }
             (Work::Passages(ids), WarmSubject::Passages { collection, .. }) => {
                 let (root, first) = (self.0.pipeline.root()?, at.start);
+                let primer = self.0.pipeline.known.primer();
                 let ids = &ids[at];
                 let places: HashMap<&str, usize> = ids.iter().map(String::as_str).zip(0..).collect();
                 for passage in self.0.corpus.passages_of(collection, ids).await? {
@@ -215,7 +216,8 @@ impl Warmer {
                     for tenant in tenants {
                         let (kind, tokens) = (SegmentKind::Passage, passage.token_ids.clone());
                         let passage = Segment { kind, tokens, place: None };
-                        let wanted = Precompute::standalone(fingerprint, tenant, root.clone(), passage, found_in);
+                        let whose = (fingerprint, &**tenant);
+                        let wanted = Precompute::standalone(whose, root.as_ref(), &primer, passage, found_in);
                         pieces.push(Piece { of: first + of, tenant: tenant.clone(), wanted });
                     }
                 }

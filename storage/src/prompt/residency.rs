@@ -1,8 +1,8 @@
 //! Look-up: which segments of a prompt have KV states somewhere, exact or for blending.
 //!
 //! Each segment's entry that was computed after exactly what stands before it here comes first, whether those before it were
-//! found or not: it is what a full prefill computes. A passage's entry after the system prompt alone is a candidate for blending, wherever
-//! the passage stands; a module's is the one that was computed apart. Last, where the bucket keeps 8 bits, comes what it has of passages.
+//! found or not: it is what a full prefill computes. A passage's standalone entry, computed behind system prompt and primer, is a candidate
+//! for blending, wherever the passage stands; a module's is the one that was computed apart. Last, where the bucket keeps 8 bits, comes what it has of passages.
 
 use std::collections::HashMap;
 
@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::Result;
 use crate::key::{Fingerprint, KvKey};
+use crate::prompt::primer::Primer;
 use crate::segment::{Links, Segment, SegmentKind, check_order};
 use crate::store::{Found, KvStore, ObjectsFound, Wanted};
 use crate::tier::device::{DevicePath, DeviceTier};
@@ -41,7 +42,7 @@ pub struct SegmentResidency {
     pub parent: Option<KvKey>,
     /// Its key behind everything before it. `None` for the question and for an empty segment, which have no entry.
     pub chain_key: Option<KvKey>,
-    /// A passage's key after the system prompt alone (at the start, if the prompt has no root); a module's behind what it is computed after.
+    /// A passage's key behind the system prompt, if the prompt has one, and the primer; a module's behind what it is computed after.
     pub standalone_key: Option<KvKey>,
     /// Where the entry of `standalone_key` is, whether it is a candidate or not.
     pub standalone_tier: Option<Tier>,
@@ -82,9 +83,9 @@ pub enum CandidateKind {
     /// KV that was computed after exactly what stands before it here: what a full prefill computes, whatever becomes of the
     /// segments before it.
     Exact,
-    /// KV that was computed after the root alone, or apart from the prompt: for blending.
+    /// KV that was computed behind root and primer, or apart from the prompt: for blending.
     Standalone,
-    /// KV close to what was computed, behind what stands before it here or after the system prompt alone: for blending, and never more.
+    /// KV close to what was computed, behind what stands before it here or behind system prompt and primer: for blending, and never more.
     /// Passages only: behind a system prompt that is not exact, nothing could be kept.
     Lossy,
 }
@@ -93,7 +94,8 @@ pub enum CandidateKind {
 /// finds. BLOCKS on the disk, and on object storage, for entries that are not in host memory.
 ///
 /// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path, and modules that are
-/// taken as they are, never a passage's blend, as their K is rotated to its place. `precision` says whether lossy entries are of use.
+/// taken as they are, never a passage's blend, as their K is rotated to its place. `precision` says whether lossy entries are of use,
+/// `primer` what standalone entries were computed behind.
 ///
 /// # Errors
 /// `InvalidInput` if the segments stand in another order, or the prompt is longer than 2^32 tokens.
@@ -102,10 +104,11 @@ pub fn look_up_prompt(
     device: Option<&DeviceTier>,
     precision: Precision,
     salt: &str,
+    primer: &Primer,
     segments: &[Segment],
 ) -> Result<Residency> {
     let epoch = store.epoch();
-    let keys = prompt_keys(store.fingerprint(), salt, segments)?;
+    let keys = prompt_keys(store.fingerprint(), salt, primer, segments)?;
     let on_path = segments.iter().zip(&keys).filter_map(|(segment, at)| Some((at.device_key?, segment)));
     let device = device.map(|device| device.find(salt, on_path));
     let mut with_key = keys.iter().enumerate().filter(|(_, at)| at.device_key.is_some());
@@ -150,7 +153,7 @@ pub fn look_up_prompt(
         };
         at.candidates = exact.into_iter().chain(standalone).collect();
         if at.candidates.is_empty() {
-            // What was computed after the same prefix is closer than what was after the system prompt.
+            // What was computed after the same prefix is closer than what was behind the primer.
             let keys = [at.chain_key, at.standalone_key].into_iter().flatten();
             at.candidates = keys.filter_map(|key| look_up(CandidateKind::Lossy, key)).take(1).collect();
         }
@@ -201,11 +204,16 @@ fn find_objects(
 ///
 /// # Errors
 /// As [`look_up_prompt`].
-pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) -> Result<Vec<SegmentResidency>> {
+pub fn prompt_keys(
+    fingerprint: &Fingerprint,
+    salt: &str,
+    primer: &Primer,
+    segments: &[Segment],
+) -> Result<Vec<SegmentResidency>> {
     check_order(segments)?;
     let mut links = Links::new(fingerprint, salt);
     let (mut device, last) = (links.clone(), segments.len().saturating_sub(1));
-    let mut root_key = None;
+    let mut primed = primer.key(fingerprint, salt, None);
     let keys = segments.iter().enumerate().map(|(index, segment)| {
         let position = segment.place.as_ref().map(|place| place.start);
         if let Some(start) = position.filter(|_| !segment.tokens.is_empty()) {
@@ -220,7 +228,7 @@ pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) 
             _ => device.push(&segment.tokens),
         };
         let chain_key = key.filter(|_| segment.kind != SegmentKind::Question);
-        let standalone = |root: Option<KvKey>| KvKey::derive(fingerprint, salt, root.as_ref(), &segment.tokens);
+        let standalone = |primed: Option<KvKey>| KvKey::derive(fingerprint, salt, primed.as_ref(), &segment.tokens);
         let at = SegmentResidency {
             kind: segment.kind,
             tokens: segment.tokens.len() as u32,
@@ -228,7 +236,7 @@ pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) 
             parent,
             chain_key,
             standalone_key: match segment.kind {
-                SegmentKind::Passage => chain_key.map(|_| standalone(root_key)),
+                SegmentKind::Passage => chain_key.map(|_| standalone(primed)),
                 _ => apart,
             },
             standalone_tier: None,
@@ -236,7 +244,7 @@ pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) 
             candidates: Vec::new(),
         };
         if segment.kind == SegmentKind::SystemPrompt {
-            root_key = chain_key;
+            primed = primer.key(fingerprint, salt, chain_key);
         }
         at
     });

@@ -13,6 +13,7 @@ use super::*;
 use crate::entry::{EntryBuilder, NewEntry};
 use crate::key::SegmentDigest;
 use crate::prompt::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
+use crate::prompt::primer::Primer;
 use crate::prompt::residency::{CandidateKind, Residency, look_up_prompt};
 use crate::segment::{Segment, SegmentKind};
 use crate::tier::object::{Codec, ObjectOptions, ObjectTier};
@@ -94,7 +95,7 @@ fn keep_prompt(store: &KvStore) -> [EntryId; 4] {
 }
 
 fn look_up(store: &KvStore, precision: Precision) -> Residency {
-    look_up_prompt(store, None, precision, "", &prompt()).unwrap()
+    look_up_prompt(store, None, precision, "", &Primer::none(), &prompt()).unwrap()
 }
 
 /// Names of all objects below a model's part of a name space.

@@ -13,6 +13,7 @@ use crate::env::FailMode;
 use crate::key::SegmentDigest;
 use crate::lock::locked;
 use crate::prompt::plan::{PlanOptions, ReuseMode, plan};
+use crate::prompt::primer::Primer;
 use crate::prompt::residency::look_up_prompt;
 use crate::segment::{Segment, SegmentKind};
 use crate::tier::conformance::ModelTier;
@@ -481,7 +482,7 @@ fn a_request_counts_once_for_each_entry_it_used() {
     ];
     let uses = |id: &EntryId| store.0.uses.get(&id.key).uses;
     let before = [root, a, b].map(|id| uses(&id));
-    let residency = look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap();
+    let residency = look_up_prompt(&store, None, Precision::Exact, "", &Primer::none(), &prompt).unwrap();
     let plan = plan(&residency, &PlanOptions::fixed(0.15, ReuseMode::Auto), None).unwrap();
     assert_eq!([root, a, b].map(|id| uses(&id)), before, "a look-up is no use");
     crate::prompt::record_use(&store, &plan);

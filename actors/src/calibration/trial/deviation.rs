@@ -35,10 +35,11 @@ impl<B: Backend> Trials<B> {
     /// `Cancelled`, and those of the model.
     pub fn deviation(&mut self, prompt: usize, ways: &[(Selection, f32)]) -> Result<PromptDeviation> {
         let segments = self.prompts[prompt].clone();
+        let primer = self.fillers.clone();
         let (kv, full) = self.fully(&segments)?;
         let mut attention = Vec::with_capacity(ways.len());
         for (selection, ratio) in ways {
-            let (plan, loads) = self.fused(&segments, *selection, *ratio)?;
+            let (plan, loads) = self.fused(&segments, *selection, *ratio, &primer)?;
             self.prefill(&segments, plan, loads, *selection)?;
             let seen = self.forward_attention(&segments)?;
             attention.push(seen.iter().zip(&full).map(|(seen, full)| distance(seen, full)).collect());
@@ -48,11 +49,12 @@ impl<B: Backend> Trials<B> {
 
     /// What a full prefill computes: how far stored KV is from it, and its forward attention.
     fn fully(&mut self, segments: &[Segment]) -> Result<(Vec<Vec<f32>>, Vec<Matrix>)> {
-        let found = keys(segments)?;
+        let primer = self.fillers.clone();
+        let found = keys(segments, &primer)?;
         let blended = found.iter().filter(|it| it.kind == SegmentKind::Passage && it.standalone_key != it.chain_key);
         let pairs: Vec<_> = blended.filter_map(|it| it.chain_key.zip(it.standalone_key)).collect();
-        // Stores what is after the system prompt alone.
-        self.fused(segments, Selection::default(), 0.0)?;
+        // Stores what is behind system prompt and primer.
+        self.fused(segments, Selection::default(), 0.0, &primer)?;
         let residency = Residency { segments: found, ..Residency::default() };
         let plan = plan(&residency, &PlanOptions::fixed(0.0, ReuseMode::ExactOnly), None)?;
         let done = self.prefill(segments, plan, LayerLoads::none(), Selection::default())?;

@@ -61,8 +61,15 @@ impl Bench {
         let handle = self.runtime.handle().clone();
         let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle, ReadAhead::default()));
         let segments = segments.to_vec().into();
-        let fuse =
-            Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false, speculative: false };
+        let fuse = Fuse {
+            segments,
+            tenant: TENANT.into(),
+            primer: Primer::none(),
+            options,
+            on_device: false,
+            explain: false,
+            speculative: false,
+        };
         self.runtime.block_on(fusor.handle(fuse)).expect("planned")
     }
 

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::key::Fingerprint;
+use crate::prompt::primer::Primer;
 use crate::prompt::residency::prompt_keys;
 use crate::segment::{Apart, Place, Segment};
 
@@ -24,7 +25,7 @@ fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, standalone: &[usi
         place: None,
     };
     let segments: Vec<Segment> = prompt.iter().map(segment).collect();
-    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();
+    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &Primer::none(), &segments).unwrap();
     let tier = Tier::Disk;
     for (index, at) in found.iter_mut().enumerate() {
         let Some(chain_key) = at.chain_key else { continue };
@@ -51,7 +52,7 @@ fn modules() -> Residency {
         Segment { kind: QUESTION, tokens: tokens.into(), place }
     };
     let prompt = [module(&[1], 0), module(&[2, 2], 1), text(&[3], 5), module(&[4, 4], 9), text(&[5], 11)];
-    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &prompt).unwrap();
+    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &Primer::none(), &prompt).unwrap();
     for at in &mut found {
         let Some(key) = at.standalone_key else { continue };
         let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::Standalone };

@@ -54,7 +54,8 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     let a = file(Some(root_key), &[2, 2]);
     file(Some(a), &[3, 3]);
     file(Some(root_key), &[4]);
-    let look_up = |segments: &[Segment]| look_up_prompt(&store, None, Precision::Exact, "", segments).unwrap();
+    let look_up =
+        |segments: &[Segment]| look_up_prompt(&store, None, Precision::Exact, "", &Primer::none(), segments).unwrap();
 
     let found = look_up(&[root(&[1]), passage(&[2, 2]), passage(&[3, 3]), passage(&[4]), question(&[9])]);
     assert_eq!(letters(&found), "EEEB-");
@@ -71,7 +72,9 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     // Another root, another tenant, no root: nothing.
     assert_eq!(letters(&look_up(&[root(&[7]), passage(&[2, 2])])), "--");
     assert_eq!(letters(&look_up(&[passage(&[2, 2]), question(&[1])])), "--");
-    let other = look_up_prompt(&store, None, Precision::Exact, "tenant", &[root(&[1]), passage(&[2, 2])]).unwrap();
+    let other =
+        look_up_prompt(&store, None, Precision::Exact, "tenant", &Primer::none(), &[root(&[1]), passage(&[2, 2])])
+            .unwrap();
     assert_eq!(letters(&other), "--");
     // A question is never looked up, even if a passage of its tokens is there.
     assert_eq!(letters(&look_up(&[root(&[1]), question(&[2, 2])])), "E-");
@@ -86,7 +89,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     let options = DeviceOptions { blocks: 8, block_bytes: 10, policy: PolicyKind::Lru, cache: true };
     let device = DeviceTier::new(options).unwrap();
     let prompt = [root(&[1; 9]), passage(&[]), passage(&[2; 20]), passage(&[3; 4]), question(&[9])];
-    let residency = look_up_prompt(&store, Some(&device), Precision::Exact, "", &prompt).unwrap();
+    let residency = look_up_prompt(&store, Some(&device), Precision::Exact, "", &Primer::none(), &prompt).unwrap();
     let keys: Vec<_> = residency.segments.iter().filter_map(|at| at.chain_key).collect();
     let path: Vec<KeptSegment> = [(0, 9), (2, 29)]
         .iter()
@@ -101,7 +104,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     put(&store, Tier::Host, entry_behind(Some(keys[1]), &[3; 4]));
     put(&store, Tier::Host, entry_behind(Some(keys[0]), &[3; 4]));
 
-    let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &prompt).unwrap();
+    let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &Primer::none(), &prompt).unwrap();
     let tiers = found.segments.iter().map(|at| at.best().map(|(_, _, tier)| tier));
     assert_eq!(tiers.collect::<Vec<_>>(), [Some(Tier::Device), None, Some(Tier::Device), Some(Tier::Host), None]);
     assert_eq!(found.device.as_ref().map(DevicePath::tokens), Some(29));
@@ -120,11 +123,11 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     }
     // In another place the passage has no blocks.
     let other = [root(&[1; 9]), passage(&[3; 4]), passage(&[2; 20])];
-    let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &other).unwrap();
+    let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &Primer::none(), &other).unwrap();
     assert_eq!(letters(&found), "EE-");
     // Without a device nothing of it is seen.
     assert_eq!(
-        letters(&look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap()),
+        letters(&look_up_prompt(&store, None, Precision::Exact, "", &Primer::none(), &prompt).unwrap()),
         "---E-",
         "behind a hole"
     );
@@ -133,7 +136,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
 #[test]
 fn a_tenant_has_keys_of_its_own_for_every_segment() {
     let prompt = [root(&[1]), passage(&[2]), passage(&[3]), passage(&[2]), question(&[4])];
-    let keys = |salt: &str| prompt_keys(&MODEL, salt, &prompt).unwrap();
+    let keys = |salt: &str| prompt_keys(&MODEL, salt, &Primer::none(), &prompt).unwrap();
     for (mine, other) in keys("a").iter().zip(&keys("b")) {
         assert_eq!(mine.chain_key.is_some(), other.chain_key.is_some());
         assert!(mine.chain_key.is_none() || mine.chain_key != other.chain_key);
@@ -148,7 +151,7 @@ fn what_is_found_is_pinned() {
     let bytes = entry.header().total_bytes();
     let store = folder.open(bytes, 0);
     put(&store, Tier::Host, entry);
-    let residency = look_up_prompt(&store, None, Precision::Exact, "", &[root(&[1])]).unwrap();
+    let residency = look_up_prompt(&store, None, Precision::Exact, "", &Primer::none(), &[root(&[1])]).unwrap();
     let newcomer = Arc::new(entry_behind(None, &[2]));
     assert_eq!(store.write(Tier::Host, &newcomer).unwrap(), Some(Put::Refused));
     assert!(store.contains(&key(None, &[1])).is_some(), "pinned: the newcomer is refused");
@@ -166,13 +169,15 @@ fn keys_are_asked_for_once() {
         None,
         Precision::Exact,
         "",
+        &Primer::none(),
         &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])],
     )
     .unwrap();
     // Root, both passages after the system prompt, and the second one behind the first: an exact entry behind a hole is found.
     assert_eq!(store.status().host.misses, 4);
     put(&store, Tier::Host, entry_behind(None, &[1]));
-    look_up_prompt(&store, None, Precision::Exact, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
+    look_up_prompt(&store, None, Precision::Exact, "", &Primer::none(), &[root(&[1]), passage(&[2]), question(&[4])])
+        .unwrap();
     assert_eq!((store.status().host.misses, store.status().host.hits), (5, 1), "chain and behind-root key are one");
 }
 
@@ -185,10 +190,10 @@ fn segments_stand_in_order() {
         vec![root.clone(), question.clone(), passage.clone()],
         vec![question.clone(), question.clone()],
     ] {
-        assert_eq!(prompt_keys(&MODEL, "", &wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(prompt_keys(&MODEL, "", &Primer::none(), &wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     for right in [vec![], vec![root], vec![question.clone()], vec![passage.clone(), passage, question]] {
-        assert!(prompt_keys(&MODEL, "", &right).is_ok());
+        assert!(prompt_keys(&MODEL, "", &Primer::none(), &right).is_ok());
     }
 }
 
@@ -202,7 +207,7 @@ fn gaps_and_what_is_not_filed_are_in_the_keys() {
     let first = passage(&[1, 2]);
     let chain = |between: Option<Segment>, start: u32| {
         let prompt = [vec![first.clone()], between.into_iter().collect(), vec![placed(passage(&[3]), start)]].concat();
-        prompt_keys(&MODEL, "", &prompt).unwrap().pop().unwrap().chain_key.unwrap()
+        prompt_keys(&MODEL, "", &Primer::none(), &prompt).unwrap().pop().unwrap().chain_key.unwrap()
     };
     let without = key(Some(key(None, &[1, 2])), &[3]);
     assert_eq!(chain(None, 2), without);
@@ -217,8 +222,8 @@ fn gaps_and_what_is_not_filed_are_in_the_keys() {
     }
     // Not before the end of what stands before it.
     let overlapping = [first.clone(), placed(passage(&[3]), 1)];
-    assert_eq!(prompt_keys(&MODEL, "", &overlapping).unwrap_err().kind(), ErrorKind::InvalidInput);
-    let middle = prompt_keys(&MODEL, "", &[first, placed(question(&[7]), 2), passage(&[3])]).unwrap();
+    assert_eq!(prompt_keys(&MODEL, "", &Primer::none(), &overlapping).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let middle = prompt_keys(&MODEL, "", &Primer::none(), &[first, placed(question(&[7]), 2), passage(&[3])]).unwrap();
     assert_eq!(middle[1].chain_key, None);
 }
 
@@ -231,9 +236,9 @@ fn a_module_has_one_entry_wherever_it_stands() {
         ..segment(SegmentKind::Module, &[3, 4])
     };
     let (own, apart) = module(40).apart(&MODEL, "").unwrap();
-    assert_eq!(prompt_keys(&MODEL, "", &apart).unwrap()[1].chain_key, Some(own));
+    assert_eq!(prompt_keys(&MODEL, "", &Primer::none(), &apart).unwrap()[1].chain_key, Some(own));
     for start in [2, 5, 90] {
-        let keys = prompt_keys(&MODEL, "", &[passage(&[1, 2]), module(start)]).unwrap();
+        let keys = prompt_keys(&MODEL, "", &Primer::none(), &[passage(&[1, 2]), module(start)]).unwrap();
         assert_eq!((keys[1].standalone_key, keys[1].position), (Some(own), Some(start)));
         assert_ne!(keys[1].chain_key, Some(own));
     }
@@ -247,7 +252,7 @@ fn a_module_has_one_entry_wherever_it_stands() {
     assert_eq!(in_place(5).0, own, "at the beginning there is no difference");
     let (moved, apart) = in_place(40);
     assert!(moved != own && moved != in_place(41).0);
-    assert_eq!(prompt_keys(&MODEL, "", &apart).unwrap()[1].chain_key, Some(moved));
+    assert_eq!(prompt_keys(&MODEL, "", &Primer::none(), &apart).unwrap()[1].chain_key, Some(moved));
 }
 
 #[test]
@@ -260,7 +265,7 @@ fn the_device_keeps_modules_under_what_they_are_and_where_they_stand() {
         let text = module(&[1, 2], 0, &[]);
         let end = [placed(question(&[argument]), 20), module(&[5, 6], 30, &[]), placed(question(&[9]), 40)];
         let prompt = [&[text, module(&[3, 4], at, behind)], &end[..]].concat();
-        prompt_keys(&MODEL, "", &prompt).unwrap()
+        prompt_keys(&MODEL, "", &Primer::none(), &prompt).unwrap()
     };
     let before = prompt(7, 10, &[]);
     assert_eq!(before[0].device_key, before[0].chain_key, "exact, as it begins the prompt");
@@ -275,7 +280,9 @@ fn the_device_keeps_modules_under_what_they_are_and_where_they_stand() {
     assert_eq!(same(&prompt(7, 11, &[])), 1, "another place");
     assert_eq!(same(&prompt(7, 10, &[placed(question(&[3]), 0)])), 1, "computed after something else");
     // Without modules it is the exact path.
-    for at in prompt_keys(&MODEL, "", &[root(&[1]), passage(&[2]), passage(&[]), question(&[4])]).unwrap() {
+    for at in
+        prompt_keys(&MODEL, "", &Primer::none(), &[root(&[1]), passage(&[2]), passage(&[]), question(&[4])]).unwrap()
+    {
         assert_eq!(at.device_key, at.chain_key);
     }
 }
@@ -290,7 +297,7 @@ proptest! {
         let kind = |index| if index == 0 { SegmentKind::SystemPrompt } else { SegmentKind::Passage };
         let prompt = |segments: &[Vec<u32>]| {
             let segments = segments.iter().enumerate().map(|(index, tokens)| segment(kind(index), tokens));
-            prompt_keys(&MODEL, "", &segments.collect::<Vec<_>>()).unwrap()
+            prompt_keys(&MODEL, "", &Primer::none(), &segments.collect::<Vec<_>>()).unwrap()
         };
         let before = prompt(&segments);
         let changed = which.index(segments.len());

@@ -9,6 +9,7 @@ use crate::catalog::Catalog;
 use crate::cost::{CostGrid, CostProfile, Costs, ReadCost};
 use crate::entry::tests::{LAYERS, MODEL, entry_behind};
 use crate::env::Env;
+use crate::prompt::primer::Primer;
 use crate::prompt::residency::look_up_prompt;
 use crate::segment::Segment;
 use crate::simulate::{Capacity, Family, Replay, replay};
@@ -159,7 +160,7 @@ impl Real {
             .map(|(index, tokens)| Segment { kind: kind(index), tokens: tokens[..].into(), place: None })
             .collect();
         segments.push(Segment { kind: SegmentKind::Question, tokens: [1][..].into(), place: None });
-        let residency = look_up_prompt(store, None, Precision::Exact, "", &segments).unwrap();
+        let residency = look_up_prompt(store, None, Precision::Exact, "", &Primer::none(), &segments).unwrap();
         let plan = plan(&residency, options, Some(costs)).unwrap();
         for segment in &plan.segments {
             let (Some(key), Some(tier)) = (segment.source.key(), segment.source.tier()) else { continue };

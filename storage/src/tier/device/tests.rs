@@ -8,6 +8,7 @@ use self::engine::{Engine, Sequence};
 use super::*;
 use crate::ErrorKind;
 use crate::block::BLOCK_TOKENS;
+use crate::prompt::primer::Primer;
 use crate::prompt::residency::prompt_keys;
 use crate::segment::{Segment, SegmentKind};
 
@@ -28,7 +29,7 @@ fn prompt(segments: &[(u32, usize)], question: usize) -> Vec<Segment> {
 }
 
 fn key(segments: &[Segment], index: usize) -> KvKey {
-    prompt_keys(&MODEL, "t", segments).unwrap()[index].chain_key.unwrap()
+    prompt_keys(&MODEL, "t", &Primer::none(), segments).unwrap()[index].chain_key.unwrap()
 }
 
 #[test]
@@ -178,8 +179,8 @@ fn tenants_and_other_tokens_find_nothing() {
     let mut engine = Engine::new(tier(40));
     let path = prompt(&[(1, 16), (2, 20)], 4);
     drop(engine.ask(&path, 0).unwrap());
-    let keys = prompt_keys(&MODEL, "other", &path).unwrap();
-    let mine = prompt_keys(&MODEL, "t", &path).unwrap();
+    let keys = prompt_keys(&MODEL, "other", &Primer::none(), &path).unwrap();
+    let mine = prompt_keys(&MODEL, "t", &Primer::none(), &path).unwrap();
     assert!(keys.iter().zip(&mine).all(|(other, mine)| other.chain_key.is_none() || other.chain_key != mine.chain_key));
     let found = |keys: &[crate::prompt::residency::SegmentResidency], path: &[Segment]| {
         let path = keys.iter().zip(path).filter_map(|(at, segment)| Some((at.chain_key?, segment)));

@@ -6,6 +6,7 @@ use super::*;
 use crate::cost::{CostGrid, PrefillCost, Prices, ReadCost};
 use crate::key::{Fingerprint, KvKey};
 use crate::prompt::plan::{Choosing, LoadPlan, ReuseMode, Source, plan, predict_without};
+use crate::prompt::primer::Primer;
 use crate::prompt::residency::{Residency, prompt_keys};
 use crate::segment::{Segment, SegmentKind};
 
@@ -36,7 +37,7 @@ fn residency(passages: &[&[(CandidateKind, &[Tier])]]) -> Residency {
     let mut segments = vec![segment(SegmentKind::SystemPrompt, 20, 0)];
     segments.extend((1..).take(passages.len()).map(|content| segment(SegmentKind::Passage, 100, content)));
     segments.push(segment(SegmentKind::Question, 40, 99));
-    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();
+    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &Primer::none(), &segments).unwrap();
     let candidate = |kind, key: Option<KvKey>, tiers: &[Tier], tokens: u32| Candidate {
         kind,
         key: key.unwrap(),

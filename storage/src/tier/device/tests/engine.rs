@@ -28,7 +28,7 @@ pub(super) struct Sequence {
 /// The exact path of a prompt: everything but the question.
 pub(super) fn kept(segments: &[Segment]) -> Vec<KeptSegment> {
     let mut end = 0;
-    let keys = prompt_keys(&MODEL, "t", segments).unwrap();
+    let keys = prompt_keys(&MODEL, "t", &Primer::none(), segments).unwrap();
     let kept = keys.iter().zip(segments).filter_map(|(at, segment)| {
         end += segment.tokens.len();
         Some(KeptSegment { key: at.chain_key?, segment: segment.clone(), end })
