@@ -290,7 +290,9 @@ impl Calibrator {
         let Inner { model, pipeline, catalog, .. } = &*self.0;
         let (passages, asked) = self.asked(&wanted).await?;
         let context = pipeline.engine.context().saturating_sub(wanted.tokens);
-        let prompts = prompts::prompts(pipeline, &asked, wanted.prompts, context).await?;
+        // As many passages as a question has, unless somebody says which.
+        let most = if wanted.questions.is_empty() { pipeline.manner.passages.max(2) } else { usize::MAX };
+        let prompts = prompts::prompts(pipeline, &asked, (wanted.prompts, most), context).await?;
         if prompts.len() < LEAST_PROMPTS.max(wanted.prompts / 2) {
             let message = format!(
                 "only {} of {} prompts have two passages and fit the model's context; give more or shorter passages",

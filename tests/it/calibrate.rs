@@ -63,12 +63,24 @@ async fn a_model_is_blended_once_it_is_calibrated_and_before_that_only_if_its_ow
     let (tokens, right) = blended(&service, "red").await;
     assert!(tokens > 0 && right == "uncalibrated", "{tokens} {right}");
     // Through the running service, which blends so from then on.
-    let found = folder.json(&["calibrate", "--prompts", "12", "--selector", "cacheblend,first-k", "--json"]);
-    assert_eq!((&found["prompts"], &found["passages"], &found["tokens"]), (&json!(12), &json!("bundled"), &json!(16)));
-    assert_eq!(found["chosen"]["selection"]["rule"], "cacheblend", "{}", found["chosen"]);
+    let calibrate = |budget: &str| {
+        folder.json(&["calibrate", "--prompts", "16", "--budget", budget, "--selector", "cacheblend,first-k", "--json"])
+    };
+    // Sixteen prompts certify nothing, unless everything is allowed; then the cheapest way is taken.
+    let found = calibrate("balanced");
+    let told = (&found["prompts"], &found["passages"], &found["tokens"], &found["budget"]);
+    assert_eq!(told, (&json!(16), &json!("bundled"), &json!(16), &json!(0.03)));
+    assert_eq!(found["chosen"], Value::Null, "{}", found["chosen"]);
     let evidence = found["evidence"].as_array().unwrap();
-    assert!(evidence.iter().any(|seen| seen["selection"]["rule"] == "first-k" && seen["keeps"] == false));
-    assert_eq!((&evidence.last().unwrap()["prompts"], &evidence.last().unwrap()["differ"]), (&json!(12), &json!(0)));
+    for rule in ["none", "cacheblend", "first-k"] {
+        assert!(evidence.iter().any(|seen| seen["selection"]["rule"] == rule && seen["prompts"] != 0), "{rule}");
+    }
+    let (tokens, right) = blended(&service, "black").await;
+    assert_eq!((tokens, right.as_str()), (0, "not_good_enough"));
+    let shown = folder.run(&["calibrate", "--show"]).succeeded().stdout;
+    assert!(shown.contains("none was certified") && shown.contains("the closest was"), "{shown}");
+    let found = calibrate("1");
+    assert_eq!(found["chosen"]["selection"]["rule"], "none", "{}", found["chosen"]);
     let (tokens, right) = blended(&service, "white").await;
     assert!(tokens > 0 && right == "calibrated", "{tokens} {right}");
     assert_eq!(service.stop(), 0);
@@ -78,7 +90,7 @@ async fn a_model_is_blended_once_it_is_calibrated_and_before_that_only_if_its_ow
     let (tokens, right) = blended(&service, "yellow").await;
     assert!(tokens > 0 && right == "calibrated", "{tokens} {right}");
     let shown = folder.run(&["calibrate", "--show"]).succeeded().stdout;
-    assert!(shown.contains("as the calibration found") && shown.contains("chosen: cacheblend"), "{shown}");
+    assert!(shown.contains("as the calibration found") && shown.contains("chosen: plain reuse, primer"), "{shown}");
     let known = folder.json(&["calibrate", "--show", "--json"]);
     assert_eq!(known["calibration"]["chosen"]["selection"], found["chosen"]["selection"]);
     assert_eq!(known["blend"]["blending"], "calibrated");
@@ -108,10 +120,15 @@ fn questions_collections_and_files_of_ones_own() {
     let more = folder.write("more.md", "# Orvik\n\nCopper lanterns are made in Orvik, and sold at the harbour.\n");
     folder.run(&["ingest", more.to_str().unwrap(), "--collection", "notes"]).succeeded();
     let table = calibrate().succeeded().stdout;
-    assert!(table.contains("8 prompts of collection notes passages"), "{table}");
+    assert!(table.contains("up to 8 prompts of collection notes passages"), "{table}");
 
     folder.run(&["calibrate", "--collection", "nothing"]).failed_with(&["nothing"]);
-    folder.run(&["calibrate", "--fidelity", "2"]).failed_with(&["fidelity"]);
+    folder.run(&["calibrate", "--budget", "2"]).failed_with(&["budget"]);
+    assert!(folder.run(&["calibrate", "--budget", "loose"]).stderr.contains("`balanced`"));
+    // A frontier is only shown.
+    let frontier = folder.run(&[&["calibrate", set, "--frontier"][..], &few].concat()).succeeded().stdout;
+    assert!(frontier.contains("plain reuse") && !frontier.contains("certified"), "{frontier}");
+    assert!(folder.run(&["calibrate", "--show"]).succeeded().stdout.contains("collection notes"));
     let refused = folder.run(&["calibrate", "--selector", "best"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("question-attention"), "{refused:?}");
     let bad = folder.write("bad.json", "[{\"question\": \"q\"}]");

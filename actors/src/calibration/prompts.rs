@@ -92,20 +92,20 @@ pub(super) fn bundled() -> Result<Vec<Asked>> {
     questions.into_iter().map(asked).collect()
 }
 
-/// `count` prompts of `asked`, each with its passages in another order; fewer where some do not fit into `context` tokens, or have nothing
+/// `count` prompts of `asked`, each with at most `most` of its passages, in another order; fewer where some do not fit into `context` tokens, or have nothing
 /// to blend.
 pub(super) async fn prompts(
     pipeline: &Pipeline,
     asked: &[Prompt],
-    count: usize,
+    (count, most): (usize, usize),
     context: usize,
 ) -> Result<Vec<Vec<Segment>>> {
     let mut prompts = Vec::with_capacity(count);
     for index in 0..count {
         let Prompt { question, passages } = &asked[index % asked.len()];
         let passages = match passages {
-            Passages::Documents(documents) => Passages::Documents(shuffled(documents, index as u64)),
-            Passages::Tokens(tokens) => Passages::Tokens(shuffled(tokens, index as u64)),
+            Passages::Documents(documents) => Passages::Documents(drawn(documents, index as u64, most)),
+            Passages::Tokens(tokens) => Passages::Tokens(drawn(tokens, index as u64, most)),
         };
         match segments(pipeline, question, passages).await {
             Ok(prompt) => {
@@ -167,6 +167,11 @@ pub(super) fn about(passages: &[(Arc<[u32]>, String)], count: usize) -> Vec<Prom
         Prompt { question, passages: Passages::Tokens(chosen.into_iter().map(|(tokens, _)| tokens.clone()).collect()) }
     };
     (0..count).map(each).collect()
+}
+
+/// At most so many of them, and their order, drawn from the seed.
+fn drawn<T: Clone>(items: &[T], seed: u64, most: usize) -> Vec<T> {
+    shuffled(items, seed).into_iter().take(most).collect()
 }
 
 /// In an order drawn from the seed.

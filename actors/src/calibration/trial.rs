@@ -159,8 +159,13 @@ impl<B: Backend> Trials<B> {
         }
         let root = segments.first().filter(|first| first.kind == SegmentKind::SystemPrompt);
         let mut found = keys(segments, primer)?;
+        let root_key = root.and(found[0].chain_key);
         for (at, segment) in found.iter_mut().zip(segments).filter(|(_, segment)| !segment.tokens.is_empty()) {
             let key = match segment.kind {
+                // As a look-up has it: the first passage is exact.
+                SegmentKind::Passage if at.parent == root_key => {
+                    self.store(&Primer::none().prompt(root, segment.clone()))?
+                }
                 SegmentKind::Passage => self.store(&primer.prompt(root, segment.clone()))?,
                 SegmentKind::SystemPrompt => self.store(std::slice::from_ref(segment))?,
                 _ => continue,

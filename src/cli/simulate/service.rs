@@ -34,6 +34,9 @@ pub struct Node {
     /// The layer that chooses what is recomputed: those before it compute all of a blended passage
     #[arg(long, value_name = "N", default_value_t = 2, requires = "blend")]
     layer: u32,
+    /// Tokens of the primer that a passage's KV is computed behind, to be blended; 0 for none
+    #[arg(long, value_name = "TOKENS", default_value_t = 220, requires = "blend")]
+    primer: u32,
     /// What a read of a tier takes: milliseconds a request and GB a second, such as object=200,0.1
     #[arg(long, value_name = "TIER=MS,GB/S", requires = "service")]
     read: Vec<TierRead>,
@@ -118,6 +121,7 @@ impl Node {
             admission: if self.keep_all { AdmissionRule::Always } else { AdmissionRule::Cost },
             // A share has digits enough in 32 bits.
             blend: self.blend.map(|ratio| (ratio as f32, self.layer)),
+            primer_tokens: self.primer,
         }
     }
 }

@@ -21,7 +21,7 @@ pub async fn calibration(state: web::Data<State>) -> Answered {
     Ok(HttpResponse::Ok().json(KnownCalibration { blend: calibrator.blend(), calibration: calibrator.calibration() }))
 }
 
-/// Finds it out: `{"questions"?, "collection"?, "prompts"?, "tokens"?, "fidelity"?, "selectors"?}`. It ends when the caller
+/// Finds it out: `{"questions"?, "collection"?, "prompts"?, "tokens"?, "budget"?, "selectors"?, "frontier"?}`. It ends when the caller
 /// leaves; the events tell how far it is.
 pub async fn calibrate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;

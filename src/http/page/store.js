@@ -31,7 +31,7 @@ function look(status) {
   const jobs = kinds(status).map(([what, number]) => counted(number, what));
   const service = [
     ["Model", `${model.id}, ${model.architecture}, context ${count(model.context)}, ${bytes(model.kv_bytes_per_token)} of KV a token`],
-    ["Blending", status.blend.blending.replaceAll("_", " ") + (status.blend.selection ? `: ${status.blend.selection.rule}, ${Math.round(1000 * status.blend.ratio) / 10} % computed again` : "")],
+    ["Blending", status.blend.blending.replaceAll("_", " ") + (status.blend.selection ? `: ${status.blend.selection.rule}, ${Math.round(1000 * status.blend.ratio) / 10} % computed again${status.blend.primer ? `, behind a primer of ${status.blend.primer}` : ""}` : "")],
     ["Blocks", `${count(device.free_blocks)} of ${count(device.blocks)} free, ${count(device.cached_blocks)} cached, ${count(device.preemptions)} preemptions`],
     ["On its way", `${counted(stored.to_disk.entries, "entry")} to disk, ${count(stored.to_object.entries)} to the bucket, ${counted(status.background, "prompt")} in the background${jobs.length ? `; ${jobs.join("; ")}` : ""}`],
   ];

@@ -2,7 +2,7 @@
 //!
 //! Each segment's entry that was computed after exactly what stands before it here comes first, whether those before it were
 //! found or not: it is what a full prefill computes. A passage's standalone entry, computed behind system prompt and primer, is a candidate
-//! for blending, wherever the passage stands; a module's is the one that was computed apart. Last, where the bucket keeps 8 bits, comes what it has of passages.
+//! for blending, wherever the passage stands but in the first place, where nothing stands before it; a module's is the one that was computed apart. Last, where the bucket keeps 8 bits, comes what it has of passages.
 
 use std::collections::HashMap;
 
@@ -115,6 +115,7 @@ pub fn look_up_prompt(
     let elsewhere = with_key.nth(device.as_ref().map_or(0, DevicePath::segments));
     let elsewhere = elsewhere.map_or(keys.len(), |(index, _)| index);
     let objects = find_objects(store, precision, &segments[elsewhere..], &keys[elsewhere..]);
+    let root_key = keys.first().filter(|first| first.kind == SegmentKind::SystemPrompt).and_then(|root| root.chain_key);
     let mut residency = Residency { segments: keys, found: HashMap::new(), device, epoch };
     for (index, (segment, at)) in segments.iter().zip(&mut residency.segments).enumerate() {
         if let Some(device_key) = at.device_key.filter(|_| index < elsewhere) {
@@ -141,8 +142,10 @@ pub fn look_up_prompt(
         };
         let exact = look_up(CandidateKind::Exact, chain_key);
         let is_near = exact.as_ref().is_some_and(|exact| exact.tier <= Tier::Host);
+        // Behind the primer it is a later passage: in the first place it would be farther from a full prefill than anywhere else.
+        let is_first = at.kind == SegmentKind::Passage && at.parent == root_key;
         let standalone = match at.standalone_key {
-            Some(key) if key != chain_key && !is_near => look_up(CandidateKind::Standalone, key),
+            Some(key) if key != chain_key && !is_first && !is_near => look_up(CandidateKind::Standalone, key),
             _ => None,
         };
         at.standalone_tier = match (at.standalone_key, &exact, &standalone) {
@@ -154,7 +157,7 @@ pub fn look_up_prompt(
         at.candidates = exact.into_iter().chain(standalone).collect();
         if at.candidates.is_empty() {
             // What was computed after the same prefix is closer than what was behind the primer.
-            let keys = [at.chain_key, at.standalone_key].into_iter().flatten();
+            let keys = [at.chain_key, at.standalone_key.filter(|_| !is_first)].into_iter().flatten();
             at.candidates = keys.filter_map(|key| look_up(CandidateKind::Lossy, key)).take(1).collect();
         }
     }

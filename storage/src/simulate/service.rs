@@ -21,7 +21,7 @@ use crate::cost::CostModel;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::policy::PolicyKind;
 use crate::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, SegmentPlan, Source, Why, plan};
-use crate::prompt::residency::{Residency, SegmentResidency};
+use crate::prompt::residency::{CandidateKind, Residency, SegmentResidency};
 use crate::prompt::uses_of;
 use crate::segment::SegmentKind;
 use crate::store::AdmissionRule;
@@ -58,6 +58,8 @@ pub struct ServiceReplay<'a> {
     pub admission: AdmissionRule,
     /// How prompts are planned; `declines` follows from `admission`.
     pub options: PlanOptions,
+    /// Tokens of the primer that standalone entries are computed behind; its own entry is not counted. 0: there is none.
+    pub primer_tokens: u32,
 }
 
 /// Bytes by tier.
@@ -231,9 +233,13 @@ impl<'a> Service<'a> {
             let is_root = index == 0 && workload.has_system_prompt;
             let kind = if is_root { SegmentKind::SystemPrompt } else { workload.kind };
             let tokens = workload.tokens(*node);
-            let standalone = (kind == SegmentKind::Passage).then(|| workload.standalone_key(&request.path, *node));
-            let (candidates, standalone_tier) =
+            let standalone = (kind == SegmentKind::Passage)
+                .then(|| workload.standalone_key(&request.path, *node, self.run.primer_tokens > 0));
+            let (mut candidates, standalone_tier) =
                 self.tiers.candidates(*key, standalone, index < on_device, self.bytes(tokens));
+            if self.run.primer_tokens > 0 && index == usize::from(workload.has_system_prompt) {
+                candidates.retain(|candidate| candidate.kind != CandidateKind::Standalone);
+            }
             segments.push(SegmentResidency {
                 kind,
                 tokens,
@@ -262,6 +268,7 @@ impl<'a> Service<'a> {
 
     /// What the plan reads.
     fn loads(&self, residency: &Residency, plan: &LoadPlan) -> Vec<Load> {
+        let primed = root_tokens(residency) + self.run.primer_tokens;
         let load = |segment: &SegmentPlan| {
             let (key, tier, is_exact) = match segment.source {
                 Source::Load { key, tier } => (key, tier, true),
@@ -281,8 +288,7 @@ impl<'a> Service<'a> {
                 Tier::Host => segment.bytes * u64::from(layers - from) / u64::from(layers),
                 _ => segment.bytes,
             };
-            let (parent, before) =
-                if is_exact { (segment.parent, segment.position) } else { (plan.root_key, root_tokens(residency)) };
+            let (parent, before) = if is_exact { (segment.parent, segment.position) } else { (plan.root_key, primed) };
             let entry = self.summary(Fresh { key, parent, tokens: segment.range.len() as u32, before });
             Some(Load { tier, bytes: read, entry, makes_room: !plan.is_well_kept_in(tier) })
         };
@@ -291,12 +297,11 @@ impl<'a> Service<'a> {
 
     /// Standalone entries of passages that could have been blended with them.
     fn precompute(&mut self, residency: &Residency, plan: &LoadPlan) {
-        let root_tokens = root_tokens(residency);
+        let before = root_tokens(residency) + self.run.primer_tokens;
         for at in plan.missing_standalone.iter().map(|index| &residency.segments[*index]) {
             let Some(key) = at.standalone_key.filter(|key| !self.tiers.has(key)) else { continue };
-            let (before, tokens) = (f64::from(root_tokens), f64::from(at.tokens));
-            self.background_us += self.costs.prefill.prefill_us(before, tokens);
-            self.keep(Fresh { key, parent: plan.root_key, tokens: at.tokens, before: root_tokens });
+            self.background_us += self.costs.prefill.prefill_us(f64::from(before), f64::from(at.tokens));
+            self.keep(Fresh { key, parent: plan.root_key, tokens: at.tokens, before });
         }
     }
 

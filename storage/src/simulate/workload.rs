@@ -106,11 +106,13 @@ impl Workload {
         request.path.iter().map(|node| self.tokens(*node)).sum::<u32>() + request.question_tokens
     }
 
-    /// The key of a node's text behind the system prompt of `path` alone: that of the node that stands there, if one does.
-    pub(super) fn standalone_key(&self, path: &[u32], node: u32) -> KvKey {
+    /// The key of a node's text behind the system prompt of `path`, and the primer, if it is `primed`. Without one it is that of the node
+    /// that stands there, if one does.
+    pub(super) fn standalone_key(&self, path: &[u32], node: u32, primed: bool) -> KvKey {
         let root = path.first().copied().filter(|_| self.has_system_prompt);
         let label = self.nodes[node as usize].label;
-        self.by_label.get(&(root, label)).map_or_else(|| standalone_key_of(root, label), |node| key_of(*node))
+        let first = self.by_label.get(&(root, label)).filter(|_| !primed);
+        first.map_or_else(|| standalone_key_of(root, label), |node| key_of(*node))
     }
 
     /// The workload in numbers.

@@ -26,6 +26,8 @@ pub struct ServiceComparison {
     pub admission: AdmissionRule,
     /// Beside exact reuse: the least recompute ratio of blended passages, and the layer that chooses.
     pub blend: Option<(f32, u32)>,
+    /// Tokens of the primer that standalone entries are computed behind; 0: there is none.
+    pub primer_tokens: u32,
 }
 
 /// All of it.
@@ -101,7 +103,8 @@ pub fn compare_service(
         for (&policy, &blend) in comparison.policies.iter().flat_map(|policy| ways.iter().map(move |way| (policy, way)))
         {
             let (admission, options) = (comparison.admission, reuse_options(blend));
-            let run = ServiceReplay { workload, costs, tiers, policy, admission, options };
+            let primer_tokens = comparison.primer_tokens;
+            let run = ServiceReplay { workload, costs, tiers, policy, admission, options, primer_tokens };
             let outcome = replay_service(&run, &|requests| progress(done + requests, total))?;
             rows.push(ServiceRow { policy, blend: blend.map(|(ratio, _)| ratio), outcome });
             done += summary.requests;

@@ -43,6 +43,7 @@ fn run<'a>(workload: &'a Workload, costs: &'a CostModel, host_bytes: u64, disk_b
         policy: PolicyKind::Lru,
         admission: AdmissionRule::Always,
         options: reuse_options(None),
+        primer_tokens: 0,
     }
 }
 
@@ -104,6 +105,10 @@ fn shuffled_passages_are_blended() {
     assert!(1.0 - blend.saved < 0.5 * (1.0 - exact.saved), "{blend:?} {exact:?}");
     let sum = blend.exact_tokens + blend.computed_tokens + 0.9 * blend.blended_tokens;
     assert!((sum - 1.0).abs() < 1e-4, "a tenth of what is blended is computed: {blend:?}");
+    // Behind a primer the first passage has an entry of its own.
+    let options = reuse_options(Some((0.1, 0)));
+    let primed = outcome(&ServiceReplay { options, primer_tokens: 3, ..run(&workload, &costs, PLENTY, 0) });
+    assert!(primed.background > blend.background && primed.blended_tokens > 0.4, "{primed:?} {blend:?}");
     // Turns of conversations are text, which is never blended.
     let turns = Family::Sessions.generate(1, 500).unwrap();
     let blend = outcome(&ServiceReplay { options: reuse_options(Some((0.1, 0))), ..run(&turns, &costs, PLENTY, 0) });
@@ -127,12 +132,13 @@ fn slow_loads_are_declined() {
 /// A real store, driven as the service drives it.
 struct Real {
     store: KvStore,
+    primer: Primer,
     recurring: RefCell<Recurring>,
     _dir: TempDir,
 }
 
 impl Real {
-    fn open(sizes: ServiceTiers, policy: PolicyKind, costs: &CostModel) -> Self {
+    fn open(sizes: ServiceTiers, policy: PolicyKind, costs: &CostModel, primer: Primer) -> Self {
         let (dir, env) = (TempDir::new().unwrap(), Env::seeded(1, 1_000_000));
         let tier = |capacity_bytes| TierOptions { capacity_bytes, policy };
         let profile = CostProfile { prefill: costs.prefill.clone(), ..CostProfile::assumed().unwrap() };
@@ -146,7 +152,7 @@ impl Real {
         };
         let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &env).unwrap());
         let store = KvStore::open(&dir.path().join("kv"), options, MODEL, env, catalog).unwrap();
-        Self { store, recurring: RefCell::default(), _dir: dir }
+        Self { store, primer, recurring: RefCell::default(), _dir: dir }
     }
 
     /// The plan of a prompt, made, loaded and kept.
@@ -160,7 +166,7 @@ impl Real {
             .map(|(index, tokens)| Segment { kind: kind(index), tokens: tokens[..].into(), place: None })
             .collect();
         segments.push(Segment { kind: SegmentKind::Question, tokens: [1][..].into(), place: None });
-        let residency = look_up_prompt(store, None, Precision::Exact, "", &Primer::none(), &segments).unwrap();
+        let residency = look_up_prompt(store, None, Precision::Exact, "", &self.primer, &segments).unwrap();
         let plan = plan(&residency, options, Some(costs)).unwrap();
         for segment in &plan.segments {
             let (Some(key), Some(tier)) = (segment.source.key(), segment.source.tier()) else { continue };
@@ -179,7 +185,8 @@ impl Real {
             assert!(store.keep(entry, store.epoch()).unwrap() && store.drain(SOON));
         };
         plan.segments.iter().filter(|at| at.store_as.is_some()).for_each(|at| keep(at.segment, at.parent));
-        plan.missing_standalone.iter().for_each(|index| keep(*index, plan.root_key));
+        let behind = self.primer.key(&MODEL, "", plan.root_key);
+        plan.missing_standalone.iter().for_each(|index| keep(*index, behind));
         for (index, (key, parent)) in chain.into_iter().enumerate() {
             if key.is_some_and(|key| store.contains(&key).is_none() && !in_bucket(&key, &segments[index].tokens)) {
                 keep(index, parent);
@@ -215,14 +222,16 @@ fn the_simulated_node_plans_as_the_store_does() {
         };
         let policy = [PolicyKind::Lru, PolicyKind::S3Fifo][case % 2];
         let blend = (case % 4 != 1).then_some((0.2, 1));
+        let primer = Primer::new((case % 3 == 0).then_some(Arc::from([99, 98])));
         let run = ServiceReplay {
             tiers,
             policy,
             options: PlanOptions { ratio: Ratio::Fixed(0.2), ..reuse_options(blend) },
+            primer_tokens: primer.tokens() as u32,
             ..run(&workload, &costs, 0, 0)
         };
         let mut simulated = Service::new(&run);
-        let real = Real::open(tiers, policy, &costs);
+        let real = Real::open(tiers, policy, &costs, primer);
         for (number, request) in workload.requests.iter().enumerate() {
             let (planned, _) = simulated.answer(request).unwrap();
             let really = real.answer(&workload, request, &simulated.options, &simulated.costs);
