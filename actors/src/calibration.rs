@@ -48,6 +48,9 @@ use crate::report::Blending;
 /// A file of this name in a model's folder is its calibration, where it is of the same weights.
 pub const FILE_NAME: &str = "calibration.json";
 
+/// Those of models that ragstone fetches by itself, as `ragstone calibrate --export` wrote them.
+const BUNDLED: &str = include_str!("calibration/bundled.json");
+
 /// The rules that are tried unless a calibration names others: what the question looks at, and what deviates. No one of them is the best
 /// on every model (docs/primer.md).
 pub const RULES: [Rule; 2] = [Rule::TwoStage, Rule::CacheblendV];
@@ -152,14 +155,23 @@ pub enum CalibrationEvent {
     Finished(Calibration),
 }
 
-/// What was found of a model: by this node, or by whoever made its folder; the later of the two. What cannot be read counts as nothing.
+/// What was found of a model: by this node, by whoever made its folder, or by this project; the latest of them. What cannot be read counts as
+/// nothing.
 pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path) -> Result<Option<Calibration>> {
     let kept: Option<Calibration> = catalog.calibration(name)?;
     // What an earlier version refused, no trained model could have passed.
     let kept = kept.filter(|kept| kept.chosen.is_some() || kept.budget > 0.0);
-    let beside = beside(weights, folder)
-        .filter(|beside| kept.as_ref().is_none_or(|kept| kept.measured_unix_ms < beside.measured_unix_ms));
-    Ok(beside.or(kept))
+    let all = [kept, beside(weights, folder), bundled(weights)?];
+    // Of equals the first.
+    Ok(all.into_iter().flatten().rev().max_by_key(|found| found.measured_unix_ms))
+}
+
+/// The calibration of a model that ragstone comes with, where it is of these weights.
+fn bundled(weights: &str) -> Result<Option<Calibration>> {
+    let known: Vec<Calibration> = serde_json::from_str(BUNDLED).map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("the bundled calibrations cannot be read: {error}"))
+    })?;
+    Ok(known.into_iter().find(|known| known.weights == weights))
 }
 
 /// The calibration in the model's folder, where it is of these weights.

@@ -51,6 +51,7 @@ mod outside;
 mod packages;
 mod page;
 mod pml;
+mod primer;
 mod python_client;
 mod renewal;
 mod request_bounds;

@@ -21,6 +21,8 @@ const MOST_HALF_A: usize = 64;
 const PART_OF_HALF_A: usize = 8;
 /// Prompts of its first round.
 const FIRST_ROUND: usize = 8;
+/// The part of the budget under which a mean must lie for some hundreds of prompts to certify it.
+const CERTIFIABLE: f64 = 0.7;
 /// Ways that half B sees.
 const FINALISTS: usize = 3;
 /// The error that is allowed for all of them together.
@@ -232,14 +234,18 @@ fn halve(seen: &mut [Seen], half_a: usize, budget: f64, trial: Trial<'_>) -> Res
         alive.retain(|index| {
             let seen = &mut seen[*index];
             // At few prompts an interval says little.
-            let is_over = seen.means.len() >= FIRST_ROUND && seen.mean() - 2.0 * seen.interval() > budget;
+            let is_over = seen.means.len() >= FIRST_ROUND && seen.mean() - seen.interval() > budget;
             if is_over {
                 seen.verdict = Verdict::Refused;
             }
             !is_over
         });
-        // Those within the budget by what they cost, then the others by how far they are over it.
-        let rank = |index: &usize| (seen[*index].mean() - budget).max(0.0);
+        // Those that half B can certify by what they cost, then the others by how far they are from it. Of many ways some are under the
+        // budget by luck, so half an interval counts against each.
+        let rank = |index: &usize| {
+            let seen = &seen[*index];
+            (seen.mean() + seen.interval() / 2.0 - CERTIFIABLE * budget).max(0.0)
+        };
         alive.sort_by(|left, right| rank(left).total_cmp(&rank(right)).then(left.cmp(right)));
         alive.truncate(alive.len().div_ceil(2).max(FINALISTS));
     }
