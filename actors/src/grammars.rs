@@ -51,3 +51,30 @@ impl Grammars {
         Ok(constraint)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn what_was_compiled_is_found_again_and_what_was_used_longest_ago_is_forgotten() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/tests/fixtures/tokenizers/byte_level");
+        let tokenizer = Arc::new(Tokenizer::from_folder(&folder).unwrap());
+        let vocabulary = (0..).find(|id| tokenizer.token(*id).is_none()).unwrap() as usize;
+        let grammars = Grammars::new(tokenizer, vocabulary);
+        let spec = |number: usize| GrammarSpec::Regex(format!("a{{{}}}", number + 1));
+        let compile = |number| grammars.compile(&spec(number), spec(number).digest()).unwrap();
+        let first = compile(0);
+        assert!(Arc::ptr_eq(&first, &compile(0)), "compiled once");
+        for number in 1..REMEMBERED {
+            compile(number);
+        }
+        // Used now, so that the second one is the oldest.
+        assert!(grammars.known(&spec(0).digest()).is_some_and(|known| Arc::ptr_eq(&known, &first)));
+        compile(REMEMBERED);
+        let known = |number| grammars.known(&spec(number).digest()).is_some();
+        assert!(known(0) && !known(1) && known(2) && known(REMEMBERED));
+    }
+}

@@ -51,7 +51,8 @@ async fn a_request_with_two_ends_hides_no_other() {
         assert!(answers.starts_with("HTTP/1.1 400"), "{sent}\n{answers}");
         assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{sent}\n{answers}");
     }
-    let older = format!("POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
+    let older =
+        format!("POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
     let answers = said(&service, &older).await;
     assert!(answers.matches("HTTP/1.").count() == 1 && !answers.contains(" 200 "), "{answers}");
     // What has one end is answered, one after the other.
