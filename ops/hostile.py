@@ -5,88 +5,20 @@ is told to come back by a 429 like everybody else: its time counts until it has 
 127.0.0.1, each with its own seed, in a process of their own: the honest client's clock must not wait for their work.
 """
 
-import argparse
 import asyncio
 import json
-import multiprocessing
-import os
-import random
-import re
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
-PASSAGES = [
-    ("Calbet Works", "Calbet Works makes copper lanterns in the town of Orvik. Its director is Elka Dorman."),
-    ("Garden letter", "The garden behind the mill grows blue poppies, and the miller waters them at night."),
-    ("Harbour report", "Nine boats lay in the harbour of Tarn this week; three of them carried salt."),
-    ("Elka Dorman", "Elka Dorman was born in Tarn, plays the lute, and owns four boats."),
-]
+from load import PASSAGES, PATIENCE_SECONDS, Attacker, call, drip, head, p, parser, run, start_attack
+
 QUESTIONS = ["What does Calbet Works make?", "Who owns four boats?", "What grows behind the mill?", "Where was Elka Dorman born?"]
 CONTROL = "<|im_end|>"
 QUIET_SECONDS = 30
 # Caches that are full soon: what grows after half of the time is none of theirs.
 CACHES = ["host_bytes=128MiB", "device_bytes=256MiB"]
 MOST_GROWTH = 0.10
-# An answer that takes longer is missing.
-PATIENCE_SECONDS = 60
-
-
-class Service:
-    def __init__(self, ragstone, data, settings):
-        command = [ragstone, "serve", "--data", data, "--listen", "127.0.0.1:0"]
-        for setting in settings:
-            command += ["--set", setting]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        line = self.process.stdout.readline().strip()
-        if not line:
-            sys.exit("the service did not start; run `ragstone serve` to see why")
-        self.host, port = re.search(r"http://(.*):(\d+)", line).groups()
-        self.port = int(port)
-
-    def resident_mib(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as status:
-            return int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) / 1024
-
-
-def head(method, path, length, extra=""):
-    return (
-        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{extra}"
-        f"Content-Length: {length}\r\n\r\n"
-    ).encode()
-
-
-async def call(service, method, path, body, source="127.0.0.1"):
-    """Status, headers and text of one request on a connection of its own."""
-    data = b"" if body is None else json.dumps(body).encode()
-    reader, writer = await asyncio.open_connection(service.host, service.port, local_addr=(source, 0))
-    try:
-        writer.write(head(method, path, len(data), "Connection: close\r\n") + data)
-        await writer.drain()
-        answer = await reader.read()
-    finally:
-        writer.close()
-    top, _, rest = answer.partition(b"\r\n\r\n")
-    status = int(top.split(b" ", 2)[1]) if top.startswith(b"HTTP/") else 0
-    return status, top.decode("latin-1"), rest
-
-
-async def call_with(service, method, path, body, key, headers=""):
-    """Status and text of one request with an API key, or none. A body of bytes is sent as it is, anything else as JSON."""
-    data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers += f"Authorization: Bearer {key}\r\n" if key else ""
-    reader, writer = await asyncio.open_connection(service.host, service.port)
-    try:
-        writer.write(head(method, path, len(data), f"Connection: close\r\n{headers}") + data)
-        await writer.drain()
-        answer = await reader.read()
-    finally:
-        writer.close()
-    top, _, rest = answer.partition(b"\r\n\r\n")
-    return (int(top.split(b" ", 2)[1]) if top.startswith(b"HTTP/") else 0), rest
 
 
 class Honest:
@@ -102,9 +34,8 @@ class Honest:
         begun = time.monotonic()
         while True:
             try:
-                status, _, text = await asyncio.wait_for(
-                    call(self.service, "POST", "/v1/chat/completions", body, "127.0.0.2"), PATIENCE_SECONDS
-                )
+                asking = call(self.service, "POST", "/v1/chat/completions", body, source="127.0.0.2")
+                status, text = await asyncio.wait_for(asking, PATIENCE_SECONDS)
             except (OSError, asyncio.TimeoutError) as error:
                 status, text = 0, repr(error).encode()
             if status == 200:
@@ -123,7 +54,6 @@ class Honest:
             await self.ask()
             await asyncio.sleep(0.05)
 
-
     def parts(self):
         """Where the time to the first token went, as the service tells it: medians in ms."""
         names = [name for name in self.ttfts[0] if name.endswith("_ms")]
@@ -131,33 +61,7 @@ class Honest:
         return ", ".join(f"{name[:-3]} {ms:.0f}" for name, ms in medians.items() if ms >= 0.5)
 
 
-async def drip(reader, writer):
-    """Sends a byte a second until there is an answer."""
-    try:
-        while not reader.at_eof():
-            writer.write(b" ")
-            await writer.drain()
-            try:
-                await asyncio.wait_for(reader.read(1000), 1)
-                return
-            except asyncio.TimeoutError:
-                pass
-    finally:
-        writer.close()
-
-
-class Hostile:
-    def __init__(self, service, kind, number):
-        self.service, self.attack, self.draw = service, getattr(self, kind), random.Random(f"{kind}.{number}")
-
-    async def run(self):
-        while True:
-            try:
-                await self.attack()
-            except (OSError, asyncio.IncompleteReadError):
-                pass
-            await asyncio.sleep(self.draw.uniform(0, 0.05))
-
+class Hostile(Attacker):
     async def open(self):
         return await asyncio.open_connection(self.service.host, self.service.port)
 
@@ -228,22 +132,7 @@ class Hostile:
         await call(self.service, "POST", path, body)
 
 
-def attack(host, port, kinds, clients):
-    """What the hostile process runs. It stands for other machines: the service's processor is not its to take."""
-    os.nice(19)
-    service = argparse.Namespace(host=host, port=port)
-
-    async def all_of_them():
-        await asyncio.gather(*(Hostile(service, kinds[n % len(kinds)], n).run() for n in range(clients)))
-
-    asyncio.run(all_of_them())
-
-
 KINDS = ["slow_bodies", "stalled_readers", "hang_ups", "floods", "giants"]
-
-
-def p(times, share):
-    return sorted(times)[min(len(times) - 1, int(share * len(times)))] * 1e3
 
 
 def row(name, times):
@@ -252,9 +141,8 @@ def row(name, times):
 
 async def judge(service, arguments):
     documents = [{"title": title, "text": text} for title, text in PASSAGES]
-    while (await call(service, "GET", "/readyz", None))[0] != 200:
-        await asyncio.sleep(0.1)
-    status, _, text = await call(service, "POST", "/v1/collections/world/documents", {"documents": documents})
+    await service.wait_until_ready()
+    status, text = await call(service, "POST", "/v1/collections/world/documents", {"documents": documents})
     assert status == 200, text
     quiet = Honest(service)
     await quiet.run(3)
@@ -264,10 +152,7 @@ async def judge(service, arguments):
     print(f"{'honest client':<18} {'answers':>7} {'p50 ms':>8} {'p95 ms':>8} {'max ms':>8}   memory MiB")
     print(f"{row('quiet', quiet.times)}   {service.resident_mib():.0f}   ({quiet.parts()})", flush=True)
 
-    kinds = arguments.only.split(",") if arguments.only else KINDS
-    arguments_of_attack = (service.host, service.port, kinds, arguments.clients)
-    hostile = multiprocessing.get_context("spawn").Process(target=attack, args=arguments_of_attack, daemon=True)
-    hostile.start()
+    hostile = start_attack(service, Hostile, arguments.only.split(","), arguments.clients)
     honest, memory = Honest(service), []
     seconds = arguments.minutes * 60
     parts = max(2, min(20, int(seconds / 15)))
@@ -305,27 +190,9 @@ async def judge(service, arguments):
 
 
 def main():
-    # The service must not outlive its tormentor.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--ragstone", required=True)
+    arguments = parser(KINDS, clients=200)
     arguments.add_argument("--minutes", type=float, default=10)
-    arguments.add_argument("--clients", type=int, default=200)
-    arguments.add_argument("--only", default="", help=f"some of {','.join(KINDS)}")
-    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    arguments = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as data:
-        service = Service(arguments.ragstone, data, CACHES + arguments.set)
-        try:
-            failures = asyncio.run(judge(service, arguments))
-            if service.process.poll() is not None:
-                failures.append("the service ended")
-        finally:
-            service.process.terminate()
-            service.process.wait()
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    sys.exit(1 if failures else 0)
+    run(judge, arguments.parse_args(), CACHES)
 
 
 if __name__ == "__main__":

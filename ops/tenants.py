@@ -4,20 +4,15 @@ The honest tenants search their own collections, add a document now and then and
 back counts as waiting: a time ends with an answer. The hostile tenant has one key, and sends from a process of its own.
 """
 
-import argparse
 import asyncio
 import io
 import json
-import multiprocessing
 import os
 import random
-import signal
-import sys
-import tempfile
 import time
 import zipfile
 
-from hostile import PASSAGES, PATIENCE_SECONDS, Service, call_with, drip, head, p
+from load import PASSAGES, PATIENCE_SECONDS, Attacker, bearer, call, drip, head, p, parser, run, start_attack
 
 # Honest clients at once.
 CLIENTS = 4
@@ -51,7 +46,8 @@ class Tenants:
         begun = time.monotonic()
         while True:
             try:
-                status, text = await asyncio.wait_for(call_with(self.service, method, path, body, key), PATIENCE_SECONDS)
+                asking = call(self.service, method, path, body, bearer(key))
+                status, text = await asyncio.wait_for(asking, PATIENCE_SECONDS)
             except (OSError, asyncio.TimeoutError) as error:
                 status, text = 0, repr(error).encode()
             if status == 200:
@@ -83,27 +79,19 @@ class Tenants:
         return self
 
 
-class Hostile:
+class Hostile(Attacker):
     """One tenant's worst."""
 
-    def __init__(self, service, key, kind, number):
-        self.service, self.key, self.attack = service, key, getattr(self, kind)
-        self.draw, self.number = random.Random(f"{kind}.{number}"), number * 1_000_000
-
-    async def run(self):
-        while True:
-            try:
-                await self.attack()
-            except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
-                pass
-            await asyncio.sleep(self.draw.uniform(0, 0.05))
+    def __init__(self, service, kind, number, key):
+        super().__init__(service, kind, number)
+        self.key, self.number = key, number * 1_000_000
 
     def next(self):
         self.number += 1
         return self.number
 
     async def send(self, method, path, body):
-        return await call_with(self.service, method, path, body, self.key)
+        return await call(self.service, method, path, body, bearer(self.key))
 
     async def uploads(self):
         """Files that unpack to megabytes of text, which take hours to embed."""
@@ -157,22 +145,11 @@ class Hostile:
     async def slow_bodies(self):
         """Announces a megabyte and sends a byte a second."""
         reader, writer = await asyncio.open_connection(self.service.host, self.service.port)
-        writer.write(head("POST", "/v1/collections/heavy/documents", 1 << 20, f"Authorization: Bearer {self.key}\r\n"))
+        writer.write(head("POST", "/v1/collections/heavy/documents", 1 << 20, bearer(self.key)))
         await drip(reader, writer)
 
 
 KINDS = ["uploads", "upserts", "collections", "deletions", "schemas", "programs", "grammars", "searches", "slow_bodies"]
-
-
-def attack(host, port, key, kind, clients):
-    """What the hostile process runs. It stands for another machine: the service's processors are not its to take."""
-    os.nice(19)
-    service = argparse.Namespace(host=host, port=port)
-
-    async def all_of_them():
-        await asyncio.gather(*(Hostile(service, key, kind, number).run() for number in range(clients)))
-
-    asyncio.run(all_of_them())
 
 
 def row(name, tenants):
@@ -184,15 +161,14 @@ def row(name, tenants):
 
 
 async def owner_post(service, token, path, body):
-    status, text = await call_with(service, "POST", path, body, None, f"X-Ragstone-Token: {token}\r\n")
+    status, text = await call(service, "POST", path, body, f"X-Ragstone-Token: {token}\r\n")
     assert status == 200, text
     return json.loads(text)
 
 
-async def judge(service, data, arguments):
-    while (await call_with(service, "GET", "/readyz", None, None))[0] != 200:
-        await asyncio.sleep(0.1)
-    with open(os.path.join(data, "service.json"), encoding="utf-8") as record:
+async def judge(service, arguments):
+    await service.wait_until_ready()
+    with open(os.path.join(service.data, "service.json"), encoding="utf-8") as record:
         token = json.load(record)["token"]
     keys = []
     for number in range(arguments.tenants):
@@ -201,19 +177,16 @@ async def judge(service, data, arguments):
     hostile, honest = keys[0], keys[1:]
     documents = [{"title": title, "text": text} for title, text in PASSAGES]
     for key in honest:
-        status, text = await call_with(service, "POST", DOCUMENTS, {"documents": documents}, key)
+        status, text = await call(service, "POST", DOCUMENTS, {"documents": documents}, bearer(key))
         assert status == 200, text
     await Tenants(service, honest).run(5)
     print(f"{'others, ms':<20} {'searches':>8} " + "  ".join(f"{name + ' p50':>7} {'p99':>7}" for name in OPERATIONS) + "   memory MiB")
     failures = []
-    for kind in arguments.only.split(",") if arguments.only else KINDS:
+    for kind in arguments.only.split(","):
         # Right before, so that what else the machine does is the same.
         quiet = await Tenants(service, honest).run(arguments.seconds)
         print(f"{row('quiet', quiet)}   {service.resident_mib():.0f}", flush=True)
-        process = multiprocessing.get_context("spawn").Process(
-            target=attack, args=(service.host, service.port, hostile, kind, arguments.clients), daemon=True
-        )
-        process.start()
+        process = start_attack(service, Hostile, [kind], arguments.clients, hostile)
         attacked = await Tenants(service, honest).run(arguments.seconds)
         if not process.is_alive():
             failures.append(f"{kind}: the hostile clients ended before their time")
@@ -227,8 +200,8 @@ async def judge(service, data, arguments):
             f"{kind}: the p99 of {name} is {ratios[name]:.1f} times the quiet one (wanted: at most {MOST_RATIO:g})"
             for name in ["search", "delete"] if ratios.get(name, 0) > MOST_RATIO
         ]
-        if service.process.poll() is not None:
-            failures.append(f"{kind}: the service ended")
+        if service.has_ended():
+            failures.append(f"{kind} was the last kind")
             break
         # What the hostile clients left behind ends first.
         await asyncio.sleep(3)
@@ -236,27 +209,10 @@ async def judge(service, data, arguments):
 
 
 def main():
-    # The service must not outlive its tormentor.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--ragstone", required=True)
+    arguments = parser(KINDS, clients=20)
     arguments.add_argument("--seconds", type=float, default=30, help="of the quiet time and of each kind")
     arguments.add_argument("--tenants", type=int, default=100)
-    arguments.add_argument("--clients", type=int, default=20, help="connections of the hostile tenant")
-    arguments.add_argument("--only", default="", help=f"some of {','.join(KINDS)}")
-    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    arguments = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as data:
-        settings = ["keys=required", "calibrate_when_idle=false", *arguments.set]
-        service = Service(arguments.ragstone, data, settings)
-        try:
-            failures = asyncio.run(judge(service, data, arguments))
-        finally:
-            service.process.terminate()
-            service.process.wait()
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    sys.exit(1 if failures else 0)
+    run(judge, arguments.parse_args(), ["keys=required", "calibrate_when_idle=false"])
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ impl Assembler {
         self.run(caller, deadline, move |_| read()).await
     }
 
-    /// Compiles what an answer must conform to.
+    /// What an answer must conform to, compiled; for each answer to make a copy of.
     ///
     /// # Errors
     /// `InvalidInput` for a grammar that is wrong or too large.
@@ -215,15 +215,16 @@ impl Assembler {
         spec: &Arc<GrammarSpec>,
         caller: Caller,
         deadline: Instant,
-    ) -> Result<Constraint> {
-        if let Some(known) = self.inner.grammars.known(spec) {
+    ) -> Result<Arc<Constraint>> {
+        let digest = spec.digest();
+        if let Some(known) = self.inner.grammars.known(&digest) {
             return Ok(known);
         }
         let compiling = timeout_at(deadline, self.compiling.take(caller)).await.map_err(|_| deadline_error())?;
         let spec = spec.clone();
         let compile = move |inner: &Inner| {
             let _compiling = compiling;
-            inner.grammars.compile(&spec)
+            inner.grammars.compile(&spec, digest)
         };
         self.run(caller, deadline, compile).await
     }

@@ -100,7 +100,7 @@ struct Asking {
     found_in: u64,
     deadline: Instant,
     /// What the answers' tokens must conform to.
-    constraint: Option<Constraint>,
+    constraint: Option<Arc<Constraint>>,
     task: Task,
 }
 
@@ -311,7 +311,7 @@ impl Pipeline {
             // One for each answer: where one cannot be kept, others can.
             let spec = |index| {
                 let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
-                let sampler = spec.sampler.constrained(constraint.clone());
+                let sampler = spec.sampler.constrained(constraint.as_deref().cloned());
                 let spec = DecodeSpec { sampler, ..spec };
                 // What a beam says may turn out not to be the answer, and nobody goes on behind a verdict.
                 let is_beam = question.sampling.beams.is_some();

@@ -3,6 +3,7 @@
 mod parts;
 mod reading;
 mod tiers;
+mod verifying;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::grammar::GrammarSpec;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::corpus::{Corpus, CorpusCheck, CorpusOptions, Pace};
+use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::damage::Damage;
 use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::Env;
@@ -385,21 +386,6 @@ impl Ragstone {
     pub fn damages(&self) -> Vec<Damage> {
         let found = [self.inner.catalog.damage(), self.inner.pipeline.store.damage()];
         found.into_iter().flatten().cloned().chain(self.inner.corpus.damages()).collect()
-    }
-
-    /// Compares the corpus with its checksums in the background, and builds indexes anew that are damaged, until the service stops.
-    pub fn verify_in_background(&self) {
-        let (corpus, stopping) = (self.inner.corpus.clone(), self.inner.jobs.stopping().clone());
-        let work = async move {
-            match stopping.run_until_cancelled(corpus.verify(Pace::Slow, &mut |_| true)).await {
-                Some(Ok(CorpusCheck { files, bytes, damaged, .. })) => {
-                    tracing::info!(files, bytes, damaged = damaged.len(), "the corpus was compared with its checksums");
-                }
-                Some(Err(error)) => tracing::warn!(%error, "the corpus could not be compared with its checksums"),
-                None => {}
-            }
-        };
-        drop(self.inner.pipeline.runtime.spawn(work));
     }
 
     /// The last prompts' plans, a tenant's or everybody's; the latest first.

@@ -74,6 +74,9 @@ pub struct Settings {
     /// Seconds within which text that was deleted or replaced, and what was computed from it, has left the files of the data folder. They
     /// are rewritten for that.
     pub vacuum_within_s: u64,
+    /// How often all files of the corpus are compared with their checksums, in seconds from one comparison's end to the next one's begin; the
+    /// first is after the start. 0: no other.
+    pub verify_interval_s: u64,
     /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
     pub kv_admission: AdmissionRule,
     /// What keeping KV costs in money: the plan says in which tier it costs least without a prompt being slower, and an entry that does
@@ -172,6 +175,7 @@ impl Default for Settings {
             object_gc_interval_s: 3600,
             object_timeout_ms: 3000,
             vacuum_within_s: 3600,
+            verify_interval_s: 24 * 3600,
             kv_admission: AdmissionRule::Cost,
             prices: Prices::default(),
             blend_uncalibrated: false,
@@ -283,6 +287,11 @@ impl Settings {
     /// The time within which deleted text has left the files.
     pub fn vacuum_within(&self) -> Duration {
         Duration::from_secs(self.vacuum_within_s)
+    }
+
+    /// The pause between two comparisons of the corpus with its checksums; `None`: there is no second one.
+    pub fn verify_interval(&self) -> Option<Duration> {
+        (self.verify_interval_s > 0).then_some(Duration::from_secs(self.verify_interval_s))
     }
 
     /// The age at which entries leave the bucket; `None`: none leaves for its age.

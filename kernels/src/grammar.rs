@@ -55,6 +55,19 @@ impl GrammarSpec {
         Self::JsonSchema(json!({ "type": "object" }))
     }
 
+    /// A hash of what it says: two with one hash are the same. The order of an object's properties counts, as answers have it.
+    pub fn digest(&self) -> [u8; 32] {
+        let (kind, text, schema) = match self {
+            Self::JsonSchema(schema) => (0, "", schema.to_string()),
+            Self::Regex(text) => (1, text.as_str(), String::new()),
+            Self::Lark(text) => (2, text.as_str(), String::new()),
+            Self::Calls { rules, schema } => (3, rules.as_str(), schema.to_string()),
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&[kind]).update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+        hasher.update(schema.as_bytes()).finalize().into()
+    }
+
     fn top_level(&self) -> Result<TopLevelGrammar> {
         bounds::check(self)?;
         Ok(match self {

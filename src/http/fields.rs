@@ -57,6 +57,11 @@ impl Fields {
         }
     }
 
+    /// Takes a field as it stands, without copying it; `None` where it is missing or null.
+    pub fn take_value(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|value| !value.is_null())
+    }
+
     /// Takes the fields of a struct, which has no flattened ones; the others stay.
     ///
     /// # Errors

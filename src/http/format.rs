@@ -27,7 +27,7 @@ impl Format {
     pub fn take(fields: &mut Fields) -> Result<Option<Self>> {
         let mut taken: Option<Self> = None;
         for field in FIELDS {
-            let Some(value) = fields.take::<Value>(field)? else { continue };
+            let Some(value) = fields.take_value(field) else { continue };
             let Some(spec) = read(field, value)? else { continue };
             if let Some(other) = &taken {
                 return Err(Error::invalid_field(

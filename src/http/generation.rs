@@ -275,7 +275,7 @@ fn choices(fields: &mut Fields) -> Result<(usize, usize)> {
 fn beams(fields: &mut Fields) -> Result<Option<BeamSearch>> {
     let wanted = fields.take::<bool>("use_beam_search")?.unwrap_or(false);
     let length_penalty = fields.take::<f32>("length_penalty")?;
-    let early_stopping = match fields.take::<Value>("early_stopping")? {
+    let early_stopping = match fields.take_value("early_stopping") {
         None | Some(Value::Bool(false)) => EarlyStopping::Heuristic,
         Some(Value::Bool(true)) => EarlyStopping::Immediate,
         Some(Value::String(text)) if text == "never" => EarlyStopping::Never,

@@ -99,7 +99,7 @@ fn translate(mut fields: Fields) -> Result<(Fields, Requested)> {
         ("tool_choice", "tool_choice"),
         ("parallel_tool_calls", "parallel_tool_calls"),
     ] {
-        let value = fields.take::<Value>(name)?.unwrap_or_default();
+        let value = fields.take_value(name).unwrap_or_default();
         if !matches!(name, "model" | "ragstone" | "stream") {
             echo.insert(name.to_owned(), value.clone());
         }
@@ -220,9 +220,9 @@ mod tests {
 
     fn chat(body: &str) -> Result<Value> {
         let (mut fields, _) = translate(Fields::parse(body.as_bytes())?)?;
-        let messages = fields.take::<Value>("messages")?.unwrap_or_default();
-        let format = fields.take::<Value>("response_format")?.unwrap_or_default();
-        Ok(json!([messages, fields.take::<Value>("tools")?, format]))
+        let messages = fields.take_value("messages").unwrap_or_default();
+        let format = fields.take_value("response_format").unwrap_or_default();
+        Ok(json!([messages, fields.take_value("tools"), format]))
     }
 
     #[test]

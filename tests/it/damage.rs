@@ -1,7 +1,9 @@
 //! Damage on the disk, as the whole program meets it: told with what to do, nothing removed, and nobody else's.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service, WORLD, error_message};
@@ -150,6 +152,30 @@ async fn a_cut_data_file_is_shown_and_the_collection_can_be_deleted() {
     assert_eq!(row(&service, "mine").await["damaged"], Value::Null);
     service.stop();
     assert!(doctor(&folder).0);
+}
+
+/// Waits until the list says, or does not say, that `mine` is damaged.
+async fn until_told(service: &Service, is_damaged: bool) {
+    let begun = Stopwatch::start();
+    while row(service, "mine").await["damaged"].is_string() != is_damaged {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not told: {is_damaged}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_damaged_while_the_service_runs_is_found_by_the_next_comparison() {
+    let folder = filled().await;
+    let service = folder.serve(&["--set", "verify_interval_s=1"]).await;
+    let file = files(&table(&folder).join("data")).remove(0);
+    let whole = std::fs::read(&file).unwrap();
+    for _ in 0..2 {
+        cut(&file);
+        until_told(&service, true).await;
+        std::fs::write(&file, &whole).unwrap();
+        until_told(&service, false).await;
+    }
+    service.stop();
 }
 
 #[tokio::test]

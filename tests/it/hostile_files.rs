@@ -108,6 +108,8 @@ fn texts(folder: &Folder) {
     folder.write("in/csv-wide.csv", format!("{}\n", "a,".repeat(10 << 20)).repeat(2));
     folder.write("in/mail-none.eml", "Dear all,\n");
     folder.write("in/mail-none.mbox", "Dear all,\n");
+    let parts = "--b\nContent-Type: text/html\n\n<p>\n".repeat(1_500_000);
+    folder.write("in/mail-parts.eml", format!("From: a@b\nContent-Type: multipart/mixed; boundary=b\n\n{parts}"));
 }
 
 /// An archive of these parts.
@@ -341,6 +343,7 @@ const REASONS: &[(&str, &[&str])] = &[
     ("csv-wide", &["1024 MiB", "longer than 1 s", "MiB of text", "not readable as CSV"]),
     ("mail-none.eml", &["no header fields"]),
     ("mail-none.mbox", &["a line `From …`"]),
+    ("mail-parts", &["1024 MiB", "longer than 1 s"]),
     ("office-encrypted", &["save it without a password"]),
     ("office-truncated", &["not readable as DOCX"]),
     ("office-none", &["not readable as PPTX"]),

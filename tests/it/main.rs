@@ -66,6 +66,7 @@ mod search;
 mod settings;
 mod sharing;
 mod simulate;
+mod smuggling;
 mod starts;
 mod telemetry;
 mod tenants;

@@ -124,7 +124,7 @@ impl Library {
     /// Notes that a collection is there, if it is. Not while somebody removes it.
     async fn note_collection(&self, collection: &str) -> Result<()> {
         let _gate = self.0.ingests.at_the_gate(collection).await;
-        if !self.0.corpus.names().await.iter().any(|name| name == collection) {
+        if !self.0.corpus.has(collection).await {
             return Ok(());
         }
         let (catalog, name) = (self.0.catalog.clone(), collection.to_owned());

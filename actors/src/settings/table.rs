@@ -109,6 +109,11 @@ pub const TABLE: &[Definition] = &[
         "Seconds within which deleted or replaced text, and its KV, has left every file of the data folder; they are rewritten for that. \
          `ragstone documents delete --now` waits for it.",
     ).at_least(1),
+    setting(
+        "verify_interval_s",
+        "How often every file of the corpus is compared with its checksum, in seconds, beside once after a start; 0 is never. At half of the \
+         disk's pace. Until then a damaged file's metadata, vectors and token ids may be served; its words never are.",
+    ),
     setting("object_url", "The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`.").by_default("none").under("A bucket for several nodes"),
     setting("object_options", "How the bucket is reached, such as `object_options.endpoint` or `object_options.region`.")
         .by_default("none"),

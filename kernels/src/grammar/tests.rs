@@ -196,6 +196,26 @@ fn any_object_an_expression_and_a_grammar() {
 
 /// An answer may be preempted behind any token, and `n` answers begin with one prompt: a clone goes on as the original would.
 #[test]
+fn grammars_that_differ_have_different_hashes() {
+    let schema = |text: &str| GrammarSpec::JsonSchema(serde_json::from_str(text).unwrap());
+    let calls = |rules: &str, schema| GrammarSpec::Calls { rules: rules.to_owned(), schema };
+    let [first, second] = [r#"{"properties":{"a":{},"b":{}}}"#, r#"{"properties":{"b":{},"a":{}}}"#];
+    let all = [
+        schema(first),
+        schema(second),
+        GrammarSpec::json_object(),
+        GrammarSpec::Regex("a".into()),
+        GrammarSpec::Lark("a".into()),
+        calls("a", json!({})),
+        calls("a{", json!({})),
+        calls("", json!("a")),
+    ];
+    let digests: std::collections::BTreeSet<_> = all.iter().map(GrammarSpec::digest).collect();
+    assert_eq!(digests.len(), all.len());
+    assert_eq!(schema(first).digest(), all[0].digest());
+}
+
+#[test]
 fn clones_go_on_independently() {
     let world = World::new(NAMES[0]);
     let mut random = fastrand::Rng::with_seed(9);

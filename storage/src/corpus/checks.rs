@@ -22,9 +22,17 @@ const CHECK_DIGITS: usize = 8;
 
 /// What a file was when it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Listed {
+pub(super) struct Listed {
     hash: String,
     bytes: u64,
+}
+
+impl Listed {
+    /// A file as it is now; `read` hears of every piece that was read, and says whether to go on: `Interrupted` where not.
+    pub fn of(path: &Path, read: &mut dyn FnMut(usize) -> bool) -> Result<Self> {
+        let (hash, bytes) = hash_of(path, read)?;
+        Ok(Self { hash, bytes })
+    }
 }
 
 /// The files of a table that are listed, by their names below it.
@@ -59,13 +67,17 @@ impl Checks {
 
     /// Lists those of `names` that are not listed yet, as they are now, and waits for the disk.
     pub fn add(&mut self, table: &Path, names: impl Iterator<Item = String>) -> Result<()> {
-        let mut added = Vec::new();
-        for name in names.filter(|name| !self.has(name) && !is_own(name)) {
-            let (hash, bytes) = hash_of(&table.join(&name), &mut |_| true)?;
-            added.push((name, Listed { hash, bytes }));
-        }
+        let new = names.filter(|name| !self.has(name) && !is_own(name));
+        let listed = |name: String| Ok((name.clone(), Listed::of(&table.join(&name), &mut |_| true)?));
+        let added: Vec<_> = new.map(listed).collect::<Result<_>>()?;
+        self.add_read(table, added).map(drop)
+    }
+
+    /// Lists files that were read already, and waits for the disk; how many. Those that are listed stay as they are.
+    pub fn add_read(&mut self, table: &Path, mut added: Vec<(String, Listed)>) -> Result<usize> {
+        added.retain(|(name, _)| !self.has(name) && !is_own(name));
         if added.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let is_new = self.listed.is_empty();
         let mut text = String::from(if self.is_torn { "\n" } else { "" });
@@ -78,8 +90,9 @@ impl Checks {
         if is_new {
             File::open(table)?.sync_all()?;
         }
+        let count = added.len();
         self.listed.extend(added);
-        Ok(())
+        Ok(count)
     }
 
     /// Forgets files that are not there any more. A kill leaves the old list or the new one.
@@ -112,7 +125,7 @@ impl Checks {
         read: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<String>> {
         let Some(listed) = self.listed.get(name) else { return Ok(None) };
-        let (hash, bytes) = hash_of(&table.join(name), read)?;
+        let Listed { hash, bytes } = Listed::of(&table.join(name), read)?;
         Ok(match (bytes == listed.bytes, hash == listed.hash) {
             (false, _) => Some(format!("has {bytes} bytes, and was written with {}", listed.bytes)),
             (true, false) => Some("has other bytes than were written".to_owned()),

@@ -241,6 +241,11 @@ impl Corpus {
         names
     }
 
+    /// Whether there is a collection of that name; one that cannot be opened counts.
+    pub async fn has(&self, collection: &str) -> bool {
+        self.served(collection).await.is_some() || self.inner.damaged.unopened_why(collection).is_some()
+    }
+
     /// Documents `offset..offset + limit` of a collection, ordered by id.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
 use super::checks::Checks;
-use super::disk::{caught, failed, io_failed, sync_folder};
+use super::disk::{caught, failed, files, io_failed, sync_folder};
 use super::folders::{discard, path_of};
 use super::naming::{Stage, table_at, unknown};
 use super::{PassageEncoder, schema};
@@ -53,6 +53,9 @@ pub(super) struct Collection {
     files: RwLock<Files>,
     /// Files that are known to be on the disk, not only in its cache.
     synced: Mutex<HashSet<PathBuf>>,
+    /// The files that were there when the first writer came, by their names below the folder; `None` before that, and where they could not
+    /// be listed. Those of them that have no checksum are left to the next comparison: a writer would read all of them in its turn.
+    found: Mutex<Option<Arc<HashSet<String>>>>,
     /// Their checksums; `None` until they are read, and while somebody adds to them.
     checks: Mutex<Option<Checks>>,
     /// Which indexes a search met that could not be read.
@@ -105,6 +108,7 @@ impl Collection {
         let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
         let mut collection = Self::new(table.map_err(failed(doing()))?, folder, (name, stage), schema)?;
         collection.embedder = Some(embedder);
+        collection.found = Mutex::new(Some(Arc::default()));
         collection.create_text_index().await?;
         Ok(collection)
     }
@@ -136,6 +140,7 @@ impl Collection {
             writer: tokio::sync::Mutex::default(),
             files: RwLock::default(),
             synced: Mutex::default(),
+            found: Mutex::default(),
             checks: Mutex::default(),
             broken: Broken::default(),
             vectors_indexed: Mutex::default(),
@@ -198,7 +203,21 @@ impl Collection {
     pub async fn write(&self) -> Option<Writer<'_>> {
         let turn = self.writer.lock().await;
         let there = *self.files.read().await == Files::There && !self.replaced.load(Ordering::Acquire);
-        there.then_some(Writer { collection: self, _turn: turn })
+        if !there {
+            return None;
+        }
+        self.note_found().await;
+        Some(Writer { collection: self, _turn: turn })
+    }
+
+    async fn note_found(&self) {
+        if locked(&self.found).is_some() {
+            return;
+        }
+        let folder = self.folder.clone();
+        let found = tokio::task::spawn_blocking(move || files(&folder)).await;
+        // Where that fails, so does the writer when it looks at them.
+        *locked(&self.found) = found.ok().and_then(|found| found.ok()).map(Arc::new);
     }
 
     /// The collection as it is now. `NotFound` where it was dropped in the meantime.
@@ -348,10 +367,12 @@ impl Writer<'_> {
     /// checksums of what is new.
     pub async fn sync(&self) -> Result<()> {
         let mut known = std::mem::take(&mut *locked(&self.collection.synced));
+        let found = locked(&self.collection.found).clone().unwrap_or_default();
         let sync = move |folder: &Path, checks: &mut Checks| {
             sync_folder(folder, &mut known)?;
             let relative = |path: &PathBuf| Some(path.strip_prefix(folder).ok()?.to_str()?.to_owned());
-            let new: Vec<String> = known.iter().filter_map(relative).filter(|name| !checks.has(name)).collect();
+            let is_new = |name: &String| !checks.has(name) && !found.contains(name);
+            let new: Vec<String> = known.iter().filter_map(relative).filter(is_new).collect();
             checks.add(folder, new.into_iter().filter(|name| folder.join(name).is_file()))?;
             Ok(known)
         };

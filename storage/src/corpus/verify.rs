@@ -1,6 +1,7 @@
 //! Compares the corpus's files with their checksums: all that is primary, and the indexes.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind as Io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +9,7 @@ use lancedb::Table;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::checks::Checks;
+use super::checks::{Checks, Listed};
 use super::disk::{failed, files};
 use super::folders::manifest_of;
 use super::table::Collection;
@@ -17,6 +18,8 @@ use crate::Result;
 use crate::env::Stopwatch;
 
 const INDEXES: &str = "_indices/";
+/// Files whose checksums are noted in one turn to write.
+const LISTED_AT_ONCE: usize = 64;
 
 /// What a comparison of the corpus with its checksums found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -84,7 +87,7 @@ impl Corpus {
             if go_on {
                 self.inner.damaged.set_files(&table.name, &found.damaged);
                 self.mend(&table, table.broken.times_mended()).await;
-                found.listed = table.list(unlisted).await?;
+                found.listed = table.list(unlisted, pace).await?;
             }
             sum.files += found.files;
             sum.bytes += found.bytes;
@@ -137,9 +140,7 @@ impl Collection {
             if !progress(check.files) {
                 return Ok((check, Vec::new()));
             }
-            if pace == Pace::Slow {
-                tokio::time::sleep(read.elapsed()).await;
-            }
+            pause(pace, &read).await;
         }
         check.damaged = self.confirmed(wrong).await?;
         Ok((check, unlisted))
@@ -166,16 +167,30 @@ impl Collection {
         Ok(damaged)
     }
 
-    /// Notes the checksums of files that have none, as they are now, if they are still needed; how many.
-    async fn list(&self, unlisted: Vec<String>) -> Result<u64> {
-        if unlisted.is_empty() {
-            return Ok(0);
+    /// Notes the checksums of files that have none, as they are now, if they are still needed; how many. They are read while others write:
+    /// no file is ever changed.
+    async fn list(&self, unlisted: Vec<String>, pace: Pace) -> Result<u64> {
+        let (left, mut count) = (Left::default(), 0);
+        for some in unlisted.chunks(LISTED_AT_ONCE) {
+            let mut added = Vec::new();
+            for name in some {
+                let (path, is_left, reading) = (self.folder().join(name), Arc::clone(&left.0), Stopwatch::start());
+                let read = blocking("reading a file", move || {
+                    Ok(Listed::of(&path, &mut |_| !is_left.load(Ordering::Relaxed)))
+                });
+                match read.await? {
+                    Ok(listed) => added.push((name.clone(), listed)),
+                    // A writer superseded it meanwhile.
+                    Err(error) if error.kind() == Io::NotFound => {}
+                    Err(error) => return Err(io_failed("look at the files of a collection", error)),
+                }
+                pause(pace, &reading).await;
+            }
+            let Some(_writing) = self.write().await else { return Ok(count) };
+            let needed = self.needed_files().await?.unwrap_or_default();
+            added.retain(|(name, _)| needed.contains(name));
+            count += self.with_checks(move |folder, checks| checks.add_read(folder, added)).await? as u64;
         }
-        let Some(_writing) = self.write().await else { return Ok(0) };
-        let needed = self.needed_files().await?.unwrap_or_default();
-        let names: Vec<String> = unlisted.into_iter().filter(|name| needed.contains(name)).collect();
-        let count = names.len() as u64;
-        self.with_checks(move |folder, checks| checks.add(folder, names.into_iter())).await?;
         Ok(count)
     }
 
@@ -188,6 +203,13 @@ impl Collection {
         });
         needed.insert(format!("_versions/{}", manifest.await?));
         Ok(Some(needed))
+    }
+}
+
+/// Leaves the disk to others for as long as it was `read`, where nobody waits.
+async fn pause(pace: Pace, read: &Stopwatch) {
+    if pace == Pace::Slow {
+        tokio::time::sleep(read.elapsed()).await;
     }
 }
 

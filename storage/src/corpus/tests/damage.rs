@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::super::checks::Checks;
 use super::super::verify::Pace;
 use super::*;
 
@@ -195,6 +196,24 @@ async fn all_that_is_primary_is_compared_with_its_checksum() {
     };
     let check = corpus.verify(Pace::Fast, &mut stop).await.unwrap();
     assert_eq!((check.files, asked), (1, 1), "told to stop");
+}
+
+/// After an upgrade no file has a checksum: a deletion does not wait until all are read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_leaves_files_of_an_earlier_version_to_the_comparison() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = filled(folder.path()).await;
+    std::fs::remove_file(table.join("ragstone.checks")).unwrap();
+    let older = files(&table, "");
+    let corpus = open(folder.path()).await;
+    corpus.delete("c", "d0", &()).await.unwrap();
+    let checks = Checks::read(&table).unwrap();
+    let has = |file: &PathBuf| checks.has(file.strip_prefix(&table).unwrap().to_str().unwrap());
+    assert!(has(&newest(&table)) && !older.iter().any(has), "{checks:?}");
+    let check = corpus.verify(Pace::Fast, &mut |_| true).await.unwrap();
+    assert!(check.listed > 0 && check.damaged.is_empty(), "{check:?}");
+    let again = corpus.verify(Pace::Fast, &mut |_| true).await.unwrap();
+    assert_eq!((again.listed, again.files >= check.listed), (0, true), "{again:?}");
 }
 
 /// The words are as many: LanceDB reads the file as it stands.

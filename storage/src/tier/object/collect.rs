@@ -127,6 +127,9 @@ impl ObjectTier {
         let found = self.find(&mut collected, &go_on)?;
         // Who may only read a bucket may ask what would leave.
         let now_ms = if options.dry_run { self.client.bucket.env.now_unix_ms() } else { self.bucket_now_ms()? };
+        if !options.dry_run {
+            self.remove_old_clocks(options.grace, now_ms)?;
+        }
         let capacity_bytes = Some(self.capacity_bytes).filter(|&bytes| bytes > 0);
         let options = CollectOptions { max_bytes: options.max_bytes.or(capacity_bytes), ..*options };
         let leaving = plan(&found, &options, now_ms);
@@ -176,6 +179,29 @@ impl ObjectTier {
             };
             bucket.operate(operation, look).await
         })
+    }
+
+    /// Removes what nodes left that ended while they looked at the bucket's clock.
+    fn remove_old_clocks(&self, grace: Duration, now_ms: u64) -> Result<()> {
+        let mut listing = self.listing(self.names.clocks());
+        while let Some(objects) = listing.next()? {
+            let is_old = |object: &&ObjectMeta| {
+                let age_ms = now_ms.saturating_sub(modified_ms(object));
+                self.names.is_clock(&object.location) && Duration::from_millis(age_ms) >= grace
+            };
+            let old: Vec<_> = objects.iter().filter(is_old).collect();
+            for some in old.chunks(DELETIONS) {
+                let started: Vec<_> = some.iter().map(|object| self.start_removing_clock(&object.location)).collect();
+                started.into_iter().try_for_each(Pending::wait)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_removing_clock(&self, path: &Path) -> Pending<()> {
+        let (bucket, path) = (self.client.bucket.clone(), path.clone());
+        let operation = Operation { doing: "remove what told the time", failpoint: "object.delete", bytes: 0 };
+        self.client.start(async move { bucket.operate(operation, delete(&bucket, &path)).await })
     }
 
     /// What is there now, of this model.

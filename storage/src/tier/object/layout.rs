@@ -104,9 +104,20 @@ impl Names {
         self.model(space, fingerprint).join(segment.to_string())
     }
 
-    /// Where somebody looks at the bucket's clock: no entry, and gone again at once.
+    /// Where nodes look at the bucket's clock.
+    pub fn clocks(&self) -> Path {
+        self.prefix.clone().join("clock")
+    }
+
+    /// What one of them writes for that: no entry, and gone again at once, unless that node ended meanwhile.
     pub fn clock(&self, number: u64) -> Path {
-        self.prefix.clone().join("clock").join(format!("{number:016x}"))
+        self.clocks().join(format!("{number:016x}"))
+    }
+
+    /// Whether an object was written to look at the clock.
+    pub fn is_clock(&self, path: &Path) -> bool {
+        let number = path.filename().and_then(|name| u64::from_str_radix(name, 16).ok());
+        number.is_some_and(|number| self.clock(number) == *path)
     }
 
     pub fn object(&self, name: &Name) -> Path {

@@ -182,6 +182,25 @@ fn ages_are_told_by_the_buckets_clock() {
     }
 }
 
+/// A node that ended between writing and removing leaves an object behind; what has another name is not ours.
+#[test]
+fn what_told_the_time_does_not_stay() {
+    let (store, tier, env) = bucket();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let there = |path: &Path| runtime.block_on(store.head(path)).is_ok();
+    let (left, other) = (tier.names.clock(7), Path::from("kv/clock/photo.jpg"));
+    for path in [&left, &other] {
+        runtime.block_on(store.put(path, vec![1].into())).unwrap();
+    }
+    tier.collect(&CollectOptions::default()).unwrap();
+    assert!(there(&left), "another node may look at it now");
+    env.advance(2 * HOUR);
+    tier.collect(&CollectOptions { dry_run: true, ..CollectOptions::default() }).unwrap();
+    assert!(there(&left), "a dry run deletes nothing");
+    tier.collect(&CollectOptions::default()).unwrap();
+    assert!(!there(&left) && there(&other));
+}
+
 #[test]
 fn a_bucket_is_collected_as_planned() {
     let (store, writer, env) = bucket();
