@@ -81,7 +81,7 @@ pub enum Verdict {
 /// What a calibration found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Calibration {
-    /// Digest of the model's weights, with how they are kept behind it (`.q8`, `.q4`, `.native-2`) where products round activations to 8 bits.
+    /// Digest of the model's weights, with how they are kept behind it (`.q8`, `.q4`, `.native-3`) where products round activations to 8 bits.
     pub weights: String,
     /// When.
     pub measured_unix_ms: u64,

@@ -61,10 +61,10 @@ impl WeightFormat {
     }
 
     /// What stands for it where what was computed is kept: its name. Of [`WeightFormat::Native`] a number more, to be raised when a block's values
-    /// are kept otherwise, so that what was computed before is computed again.
+    /// are kept or multiplied otherwise, so that what was computed before is computed again.
     pub fn identity(self) -> &'static str {
         match self {
-            Self::Native => "native-2",
+            Self::Native => "native-3",
             other => other.name(),
         }
     }

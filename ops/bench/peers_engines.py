@@ -76,6 +76,16 @@ KINDS = {
     )
 }
 
+# What a file that somebody names is measured by: the engines that compute its own blocks.
+FILE_KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("llama.cpp-file", "file", WHOLE_MODEL),
+        Kind("ragstone-file", "file", WHOLE_MODEL, files="file.gguf"),
+    )
+}
+ALL_KINDS = KINDS | FILE_KINDS
+
 
 @dataclass
 class Sample:

@@ -108,9 +108,17 @@ class Environment:
         done.touch()
 
     def model(self, name: str) -> Path:
-        """The folder of a model, which is made unless it is there."""
+        """The folder of a model of random weights, which is made unless it is there."""
+        return self.made(name, [name], "")
+
+    def file(self, file: Path) -> Path:
+        """The folder of a trained model's GGUF file, likewise."""
+        return self.made(f"file-{file.stem}", ["--file", file], f"{file} {file.stat().st_size}")
+
+    def made(self, name: str, arguments: list, of: str) -> Path:
+        """A folder that peers_models.py makes of these arguments, and makes again when `of` is another."""
         folder = self.folder / "models" / name
-        digest = hashlib.sha256(b"".join(source.read_bytes() for source in MODEL_SOURCES)).hexdigest()
+        digest = hashlib.sha256(b"".join(source.read_bytes() for source in MODEL_SOURCES) + of.encode()).hexdigest()
         made = folder / "made"
         if made.exists() and made.read_text() == digest:
             return folder
@@ -118,7 +126,7 @@ class Environment:
         self.need_space(MODEL_BYTES)
         folder.mkdir(parents=True)
         log = self.log / f"model-{name}.log"
-        command = [self.python, HERE / "peers_models.py", name, folder]
+        command = [self.python, HERE / "peers_models.py", *arguments, folder]
         if run_logged(f"model {name}", command, log, {}, last_line) != 0:
             raise Unusable(f"model {name} could not be made: {last_line(log)}; the log is {log}")
         made.write_text(digest)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import peers_report
-from peers_engines import KINDS, EngineFailed, Kind, Ragstone, Worker, kernel_case
+from peers_engines import ALL_KINDS, FILE_KINDS, KINDS, EngineFailed, Kind, Ragstone, Worker, kernel_case
 from peers_environment import Environment, Unusable, say
 from peers_machine import busy_seconds, commit, machine, memory_bytes, physical_cores, process_seconds
 from peers_series import Case, Measured
@@ -112,11 +112,13 @@ def arguments() -> argparse.Namespace:
         "minutes.",
     )  # fmt: skip
     add = parser.add_argument
-    add("--models", type=choice(list(MODELS)), default=list(MODELS), metavar="LIST",
+    add("--models", type=choice(list(MODELS)), metavar="LIST",
         help=f"of {', '.join(MODELS)}; without it, all")  # fmt: skip
+    add("--gguf", type=Path, action="append", default=[], metavar="FILE",
+        help="a trained model's file, in llama.cpp and ragstone; can be repeated; with it no other model unless named, and no kernels")  # fmt: skip
     add("--engines", type=choice(list(KINDS)), default=default_engines, metavar="LIST",
         help=f"of {', '.join(KINDS)}; all; without it, those without -f32 and vllm")  # fmt: skip
-    add("--cases", type=choice(CASES), default=CASES, metavar="LIST", help=f"of {', '.join(CASES)}; without it, all")
+    add("--cases", type=choice(CASES), metavar="LIST", help=f"of {', '.join(CASES)}; without it, all")
     add("--prefill", type=sizes(16), metavar="LIST", help="prompts, tokens (512,2048,4096,8192)")
     add("--context", type=sizes(0), metavar="LIST", help="tokens before those decoded (0,4096)")
     add("--new-tokens", type=count, metavar="N", help="tokens decoded (32)")
@@ -131,14 +133,19 @@ def arguments() -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="everything, with every sample")
     add("--clean", action="store_true", help="remove the environment and end")
     given = parser.parse_args()
+    for file in given.gguf:
+        if not file.is_file():
+            parser.error(f"--gguf {file}: no such file")
+    given.gguf = [file.resolve() for file in given.gguf]
     quick = given.quick
+    if given.models is None:
+        given.models = [] if given.gguf else list(MODELS)[: 1 if quick else None]
+    given.cases = given.cases or (["prefill", "decode"] if given.gguf else CASES)
     given.prefill = given.prefill or ([256, 512] if quick else [512, 2048, 4096, 8192])
     given.context = given.context or ([0, 256] if quick else [0, 4096])
     given.new_tokens = given.new_tokens or (8 if quick else 32)
     given.shape = given.shape or (LINEAR_SHAPES[:1] + LINEAR_SHAPES[3:] if quick else LINEAR_SHAPES)
     given.rounds = given.rounds or (2 if quick else 3)
-    if quick and given.models == list(MODELS):
-        given.models = given.models[:1]
     if given.json and not given.json.resolve().parent.is_dir():
         parser.error(f"--json {given.json}: its folder is not there")
     return given
@@ -234,20 +241,28 @@ class Run:
         self.rounds(opened, cases, "")
 
     def model(self, name: str) -> None:
-        """One model's prefill and decode, and beside a decode what it is bound by: the memory's read."""
+        """A model of random weights, by the engines that were named."""
         given = self.given
-        cases = [Case("prefill", str(tokens), tokens, name) for tokens in given.prefill if "prefill" in given.cases]
-        if "decode" in given.cases:
-            cases += [Case("decode", str(context), given.new_tokens, name) for context in given.context]
         kinds = [KINDS[engine] for engine in given.engines if "prefill" in KINDS[engine].cases]
-        if not cases or not kinds:
-            return
         need = sum(MODELS[name].matrix_weights() * BYTES_PER_WEIGHT[kind.weights] * 1.3 + 1e9 for kind in kinds)
         need += sum(VLLM_MEMORY_BYTES for kind in kinds if kind.is_vllm)
         if 0 < memory_bytes("MemAvailable") < need:
             free = f"{memory_bytes('MemAvailable') / 2**30:.0f} of {need / 2**30:.0f} GiB are free"
             raise Unusable(f"{name} in all engines at once: {free}: name fewer with --engines")
-        folder = self.environment.model(name)
+        self.whole_model(name, kinds, self.environment.model(name))
+
+    def file(self, file: Path) -> None:
+        """A trained model's file."""
+        self.whole_model(file.stem, list(FILE_KINDS.values()), self.environment.file(file))
+
+    def whole_model(self, name: str, kinds: list[Kind], folder: Path) -> None:
+        """One model's prefill and decode, and beside a decode what it is bound by: the memory's read."""
+        given = self.given
+        cases = [Case("prefill", str(tokens), tokens, name) for tokens in given.prefill if "prefill" in given.cases]
+        if "decode" in given.cases:
+            cases += [Case("decode", str(context), given.new_tokens, name) for context in given.context]
+        if not cases or not kinds:
+            return
         opened: dict[str, Worker | Ragstone] = {}
         try:
             if "decode" in given.cases:
@@ -312,7 +327,7 @@ class Run:
             for round in range(self.given.rounds)
             for index, case in enumerate(cases)
             for name in rotated(names, round + index)
-            if case.kind in KINDS[name].cases
+            if case.kind in ALL_KINDS[name].cases
         ]
         clock = Clock()
         try:
@@ -325,7 +340,7 @@ class Run:
                 try:
                     samples = list(opened[name].measure(case))
                 except EngineFailed as why:
-                    self.fail(KINDS[name], model, why)
+                    self.fail(ALL_KINDS[name], model, why)
                     opened.pop(name).close()
                     continue
                 others = clock.finish(name, case, opened[name].pid)
@@ -351,7 +366,7 @@ class Run:
             "interrupted": self.interrupted,
             "rounds": given.rounds,
             "new_tokens": given.new_tokens,
-            "models": given.models,
+            "models": given.models + [file.stem for file in given.gguf],
             "versions": self.environment.versions() | vllm | ragstone_version(self.ragstone),
             "machine": machine(given.threads),
             "engines": self.engines,
@@ -375,11 +390,12 @@ def main() -> int:
         environment.clean()
         return 0
     started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    models = given.models if set(given.cases) & {"prefill", "decode"} else []
+    is_whole = bool(set(given.cases) & {"prefill", "decode"})
+    models, files = (given.models, given.gguf) if is_whole else ([], [])
     vllm = VllmEnvironment(environment) if models and any(KINDS[name].is_vllm for name in given.engines) else None
     if vllm:
         require_platform()  # Before what takes long.
-    wants_ragstone = any(KINDS[name].is_ragstone for name in given.engines)
+    wants_ragstone = bool(files) or any(KINDS[name].is_ragstone for name in given.engines)
     ragstone = find_ragstone(given) if wants_ragstone else None
     environment.hold()
     environment.install()
@@ -387,6 +403,8 @@ def main() -> int:
         vllm.install()
     for model in models:
         environment.model(model)
+    for file in files:
+        environment.file(file)
     busy = os.getloadavg()[0]
     if busy > 0.5 * given.threads:
         say(f"note: other work runs here (load {busy:.1f}); times will vary")
@@ -395,14 +413,16 @@ def main() -> int:
         for kind in ("linear", "attention"):
             if kind in given.cases:
                 run.kernels(kind)
-        for model in given.models:
+        for model in models:
             run.model(model)
+        for file in files:
+            run.file(file)
     except KeyboardInterrupt:
         say("interrupted: reporting what is there")
         run.interrupted = True
     report = run.report(started)
     bandwidth = peers_report.read_bandwidth(run.measured, run.ceilings)
-    found = peers_report.ratios(run.measured, given.models, bandwidth, given.new_tokens, report["machine"]["amx"])
+    found = peers_report.ratios(run.measured, report["models"], bandwidth, given.new_tokens, report["machine"]["amx"])
     report["read_bytes_per_second"] = bandwidth
     report["ratios"] = [ratio.as_json() for ratio in found]
     if given.json:

@@ -1,6 +1,7 @@
 """Makes a random-weight model in every format that the engines read. Runs in the peers' environment:
 
     python peers_models.py NAME FOLDER
+    python peers_models.py --file FILE.gguf FOLDER      of a trained model: FOLDER/file.gguf, a link, and reference.safetensors
 
     FOLDER/hf/                    config.json, model.safetensors (bf16) and a tokenizer: transformers, vLLM and ragstone
     FOLDER/bf16.gguf, q8_0.gguf, q4_k_m.gguf   the same weights: llama.cpp, and ragstone's native blocks
@@ -150,9 +151,9 @@ def write_tokenizer(folder: Path, shape: ModelShape) -> None:
 
 
 @torch.inference_mode()
-def write_reference(path: Path, shape: ModelShape, model: torch.nn.Module, generator: torch.Generator) -> None:
+def write_reference(path: Path, vocab: int, model: torch.nn.Module, generator: torch.Generator) -> None:
     """Writes tokens [n] and f32 logits [positions, vocab]."""
-    tokens = torch.randint(3, shape.vocab, (CHECK_TOKENS,), generator=generator)
+    tokens = torch.randint(3, vocab, (CHECK_TOKENS,), generator=generator)
     logits = model(tokens[None], use_cache=False).logits[0, CHECK_POSITIONS].float().contiguous()
     positions = torch.tensor(CHECK_POSITIONS)
     save_file({"tokens": tokens, "positions": positions, "logits": logits}, path)
@@ -177,7 +178,7 @@ def make(shape: ModelShape, folder: Path) -> None:
     randomize(model, generator)
     model.tie_weights()
     say("computing the reference in f32")
-    write_reference(folder / "reference.safetensors", shape, model, generator)
+    write_reference(folder / "reference.safetensors", shape.vocab, model, generator)
     model.to(torch.bfloat16)
     say("writing safetensors")
     model.save_pretrained(folder / "hf", max_shard_size="100GB")
@@ -192,7 +193,20 @@ def make(shape: ModelShape, folder: Path) -> None:
     quantize(folder / "bf16.gguf", folder / "q4_k_m.gguf")
 
 
+def link(file: Path, folder: Path) -> None:
+    """Links a file, and has transformers compute its reference."""
+    print("computing the reference in f32", file=sys.stderr, flush=True)
+    read = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    model = transformers.AutoModelForCausalLM.from_pretrained(**read, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(SEED)
+    write_reference(folder / "reference.safetensors", model.config.vocab_size, model, generator)
+    (folder / "file.gguf").symlink_to(file)
+
+
 if __name__ == "__main__":
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    make(MODELS[sys.argv[1]], Path(sys.argv[2]))
+    if sys.argv[1] == "--file":
+        link(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        make(MODELS[sys.argv[1]], Path(sys.argv[2]))

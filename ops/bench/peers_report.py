@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peers_engines import KINDS
+from peers_engines import FILE_KINDS, KINDS
 from peers_series import Case, Measured, Series, Spread, speedup
 from peers_shapes import BYTES_PER_WEIGHT, MODELS
 
@@ -82,6 +82,7 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
             compare("ragstone-q8 / transformers bf16", model, ours, transformers, None)
             compare("ragstone-q8 / llama.cpp's better", model, ours, llama, None)
             compare_with_vllm(case)
+            compare("ragstone-file / llama.cpp-file", model, measured.get(case, "ragstone-file"), measured.get(case, "llama.cpp-file"), 2.0)
         for case in measured.cases("decode", model):
             ours, ours_q8 = measured.get(case, "ragstone"), measured.get(case, "ragstone-q8")
             wanted = 1.2 if amx else None
@@ -94,7 +95,10 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
             compare("ragstone-q4 / ragstone-q8", model, ours_q4, ours_q8, 1.7)
             compare("ragstone / transformers bf16", model, ours, measured.get(case, "transformers"), None)
             compare_with_vllm(case)
-        for series in measured.find("decode", model) if bandwidth else []:
+            compare("ragstone-file / llama.cpp-file", model, measured.get(case, "ragstone-file"), measured.get(case, "llama.cpp-file"), 1.2)
+        # What a file's weights take in memory depends on its mixture of types.
+        of_shapes = [series for series in measured.find("decode", model) if series.engine not in FILE_KINDS]
+        for series in of_shapes if bandwidth else []:
             share = bandwidth_share(series, bandwidth, new_tokens)
             wanted = 0.7 if amx and series.engine in ("ragstone", "ragstone-q8") else None
             found.append(Ratio(f"{series.engine} / read bandwidth", model, series.case, share, wanted))
@@ -193,7 +197,7 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
     for model in report["models"]:
         for kind, by in (("prefill", "prompt"), ("decode", "context")):
             if measured.find(kind, model):
-                title = f"## {MODELS[model].title}: {kind}, tokens a second by {by}\n\n"
+                title = f"## {MODELS[model].title if model in MODELS else model}: {kind}, tokens a second by {by}\n\n"
                 parts.append(title + rate_table(measured, kind, model, 1.0))
         for entry in report["engines"]:
             if entry["model"] == model and entry["settings"]:

@@ -68,10 +68,10 @@ def make(name: str, arguments: argparse.Namespace) -> Engine:
         from peers_engine_torch import Transformers
 
         return Transformers(arguments.model, "bf16" if name == "transformers" else "f32", arguments.threads)
-    if name in ("llama.cpp-bf16", "llama.cpp-q8", "llama.cpp-q4"):
+    if name.startswith("llama.cpp-"):
         from peers_engine_llama import LlamaCpp
 
-        file = {"llama.cpp-bf16": "bf16.gguf", "llama.cpp-q8": "q8_0.gguf", "llama.cpp-q4": "q4_k_m.gguf"}[name]
+        file = {"bf16": "bf16.gguf", "q8": "q8_0.gguf", "q4": "q4_k_m.gguf", "file": "file.gguf"}[name.removeprefix("llama.cpp-")]
         return LlamaCpp(arguments.model, file, arguments.threads, arguments.positions, repack=not arguments.plain)
     if name in ("vllm", "vllm-f32"):
         from peers_engine_vllm import Vllm

@@ -15,6 +15,7 @@ mod default_model;
 mod doctor;
 mod eval;
 mod events;
+mod exactness;
 mod faults;
 mod filters;
 mod first_minutes;

@@ -97,7 +97,7 @@ impl Linear {
         Self { panels, format: format(precision), bias, gate: None }
     }
 
-    /// [`Linear::new`] of rows that are in groups already, and stay as they are. Activations are as in [`Precision::Q8`].
+    /// [`Linear::new`] of rows that are in groups already, and stay as they are. Activations are in 8 bits, with a scale for each group too.
     ///
     /// # Panics
     /// If the bias is of another length, or `in_features` is zero.
@@ -108,7 +108,7 @@ impl Linear {
             true
         });
         let bias = bias.map(|bias| padded(bias.iter().copied()));
-        Self { panels, format: Format::Q8, bias, gate: None }
+        Self { panels, format: rows.grouping.format(), bias, gate: None }
     }
 
     /// Two layers of one shape, the gate and the up projection of a gated feed-forward part, packed so that
@@ -136,7 +136,7 @@ impl Linear {
         Self { panels, format: format(precision), bias, gate: Some(activation) }
     }
 
-    /// [`Linear::gate_up`] of rows that are in groups already, and stay as they are. Activations are as in [`Precision::Q8`].
+    /// [`Linear::gate_up`] of rows that are in groups already, and stay as they are. Activations are as for [`Linear::grouped`].
     ///
     /// # Panics
     /// If the two are not grouped alike, and as [`Linear::grouped`].
@@ -157,7 +157,7 @@ impl Linear {
             found.is_some()
         });
         let bias = bias.map(|bias| gate_bias(out_features, bias));
-        Self { panels, format: Format::Q8, bias, gate: Some(activation) }
+        Self { panels, format: grouping.format(), bias, gate: Some(activation) }
     }
 
     /// Values of an input row.
@@ -244,8 +244,8 @@ impl Linear {
         assert_eq!(2 * width.next_multiple_of(GATE_COLUMNS), self.out_features(), "width of the gated outputs");
         let (rows, has_tiles) = (x.rows, next == Path::Amx);
         // A group of 8-bit values shares a scale, which is not known before the whole group is.
-        let direct = if format == Format::Q8 { &mut *spare } else { &mut *out };
-        let kept = if format == Format::Q8 { Format::F32 } else { format };
+        let direct = if format.is_quantized() { &mut *spare } else { &mut *out };
+        let kept = if format.is_quantized() { Format::F32 } else { format };
         let sink = match direct.reshape_raw(kept, has_tiles, rows, width) {
             RawRows::F32(values) => Sink::GateF32 { to: SharedMut::new(values), width, activation },
             RawRows::Bf16 { halves, places } => {
@@ -253,7 +253,7 @@ impl Linear {
             }
         };
         self.run(path, path == Path::Amx, x, sink);
-        if format == Format::Q8 {
+        if format.is_quantized() {
             out.encode_on(next, format, &spare.f32_rows()[..rows * width], rows);
         }
     }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::groups::{HALF, HALVES};
+use super::groups::{GROUP, HALF, HALVES};
 use super::panels::QUANT_GROUP;
 use crate::aligned::Aligned;
 use crate::scratch::Scratch;
@@ -21,6 +21,8 @@ pub enum Format {
     /// Values rounded to 8 bits, each group of 128 with a scale of its own (its greatest magnitude / 127): products and
     /// sums within a group are exact integers, the groups are summed in f32.
     Q8,
+    /// The same with groups of 32: those of the weights that it is multiplied with.
+    Q8By32,
 }
 
 impl Format {
@@ -29,8 +31,27 @@ impl Format {
         Path::of(match self {
             Self::F32 => Work::F32Products,
             Self::Bf16 => Work::Bf16Products,
-            Self::Q8 => Work::ByteProducts,
+            Self::Q8 | Self::Q8By32 => Work::ByteProducts,
         })
+    }
+
+    /// Values that share a scale; zero where there are no scales.
+    const fn group(self) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 => 0,
+            Self::Q8 => QUANT_GROUP,
+            Self::Q8By32 => GROUP,
+        }
+    }
+
+    /// Whether values are rounded to 8 bits: whole groups at a time.
+    pub(super) const fn is_quantized(self) -> bool {
+        self.group() > 0
+    }
+
+    /// Scales of a row, its padding included.
+    pub(super) fn scales(self, width: usize) -> usize {
+        width.next_multiple_of(QUANT_GROUP).checked_div(self.group()).unwrap_or(0)
     }
 
     /// Elements of a row in memory, in f32 or in words of 32 bits. Words are padded with zeros to whole steps.
@@ -38,7 +59,7 @@ impl Format {
         match self {
             Self::F32 => width,
             Self::Bf16 => width.next_multiple_of(2 * amx::WORDS) / 2,
-            Self::Q8 => width.next_multiple_of(QUANT_GROUP) / 4,
+            Self::Q8 | Self::Q8By32 => width.next_multiple_of(QUANT_GROUP) / 4,
         }
     }
 }
@@ -81,8 +102,10 @@ pub struct Activations {
     words: Aligned<u32>,
     /// Q8: `[rows][groups]`.
     scales: Aligned<f32>,
-    /// Q8: `[rows][groups][8]`: of 16 values each, without the 128 that is added to them.
+    /// Q8: `[rows][blocks][8]`: of 16 bytes each, without the 128 that is added to them.
     sums: Aligned<i32>,
+    /// Q8: `[rows][groups]`: of a group's values, as rounded.
+    group_sums: Aligned<f32>,
 }
 
 /// Rows as a linear layer reads them.
@@ -97,6 +120,7 @@ pub struct Input<'a> {
     pub(super) words: &'a [u32],
     pub(super) scales: &'a [f32],
     pub(super) sums: &'a [i32],
+    pub(super) group_sums: &'a [f32],
 }
 
 impl<'a> Input<'a> {
@@ -107,7 +131,8 @@ impl<'a> Input<'a> {
     pub fn f32(x: &'a [f32], rows: usize) -> Self {
         let width = x.len().checked_div(rows).unwrap_or(0);
         assert_eq!(x.len(), rows * width, "{rows} rows of equal length");
-        Self { format: Format::F32, is_tiled: false, rows, width, values: x, words: &[], scales: &[], sums: &[] }
+        let (format, is_tiled) = (Format::F32, false);
+        Self { format, is_tiled, rows, width, values: x, words: &[], scales: &[], sums: &[], group_sums: &[] }
     }
 
     /// Elements between two rows.
@@ -119,8 +144,17 @@ impl<'a> Input<'a> {
 impl<'a> From<&'a Activations> for Input<'a> {
     fn from(x: &'a Activations) -> Self {
         let format = x.format.unwrap_or(Format::F32);
-        let (is_tiled, rows, width) = (x.is_tiled, x.rows, x.width);
-        Self { format, is_tiled, rows, width, values: &x.values, words: &x.words, scales: &x.scales, sums: &x.sums }
+        Self {
+            format,
+            is_tiled: x.is_tiled,
+            rows: x.rows,
+            width: x.width,
+            values: &x.values,
+            words: &x.words,
+            scales: &x.scales,
+            sums: &x.sums,
+            group_sums: &x.group_sums,
+        }
     }
 }
 
@@ -171,22 +205,31 @@ impl Activations {
                     }
                 });
             }
-            Format::Q8 => {
-                let groups = width.div_ceil(QUANT_GROUP);
-                let words = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride);
-                let scales = self.scales[..rows * groups].par_chunks_mut(rows_per_task * groups);
-                let sums = self.sums[..rows * groups * HALVES].par_chunks_mut(rows_per_task * groups * HALVES);
-                words.zip(scales).zip(sums).enumerate().for_each(|(chunk, ((words, scales), sums))| {
-                    let mut values = Scratch::take(4 * stride);
-                    values[width..].fill(0.0);
-                    let rows = words.chunks_exact_mut(stride).zip(scales.chunks_exact_mut(groups));
-                    for (row, ((words, scales), sums)) in rows.zip(sums.chunks_exact_mut(groups * HALVES)).enumerate() {
-                        make(chunk * rows_per_task + row, &mut values[..width]);
-                        simd::dispatch(path, QuantizeRow { values: &values, words, scales, sums });
-                    }
-                });
-            }
+            Format::Q8 | Format::Q8By32 => self.quantize(path, format, rows_per_task, make),
         }
+    }
+
+    /// [`Activations::fill_with`] of 8 bits, once there is room.
+    fn quantize(&mut self, path: Path, format: Format, rows_per_task: usize, make: impl Fn(usize, &mut [f32]) + Sync) {
+        let (rows, width) = (self.rows, self.width);
+        let (stride, groups, halves) = (format.stride(width), format.scales(width), half_sums(width));
+        let words = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride);
+        let scales = self.scales[..rows * groups].par_chunks_mut(rows_per_task * groups);
+        let group_sums = self.group_sums[..rows * groups].par_chunks_mut(rows_per_task * groups);
+        let sums = self.sums[..rows * halves].par_chunks_mut(rows_per_task * halves);
+        let tasks = words.zip(scales).zip(group_sums.zip(sums)).enumerate();
+        tasks.for_each(|(chunk, ((words, scales), (group_sums, sums)))| {
+            let mut values = Scratch::take(4 * stride);
+            values[width..].fill(0.0);
+            for (row, words) in words.chunks_exact_mut(stride).enumerate() {
+                make(chunk * rows_per_task + row, &mut values[..width]);
+                let (scales, group_sums) =
+                    (&mut scales[row * groups..][..groups], &mut group_sums[row * groups..][..groups]);
+                let sums = &mut sums[row * halves..][..halves];
+                let group = format.group();
+                simd::dispatch(path, QuantizeRow { values: &values, group, words, scales, group_sums, sums });
+            }
+        });
     }
 
     /// Makes these the rows `x`, `[rows, width]`.
@@ -221,10 +264,11 @@ impl Activations {
             Format::F32 => self.values.grow(size(rows, width)),
             // Tiles read whole blocks of rows.
             Format::Bf16 => self.words.grow(size(rows.next_multiple_of(amx::ROWS), format.stride(width))),
-            Format::Q8 => {
+            Format::Q8 | Format::Q8By32 => {
                 self.words.grow(size(rows, format.stride(width)));
-                self.scales.grow(size(rows, width.div_ceil(QUANT_GROUP)));
-                self.sums.grow(size(rows, width.div_ceil(QUANT_GROUP) * HALVES));
+                self.scales.grow(size(rows, format.scales(width)));
+                self.group_sums.grow(size(rows, format.scales(width)));
+                self.sums.grow(size(rows, half_sums(width)));
             }
         }
         // Last: if there is no memory, this still says what there was before.
@@ -250,7 +294,7 @@ impl Activations {
                 }
                 RawRows::Bf16 { halves, places }
             }
-            Format::Q8 => unreachable!("groups are quantised from whole rows"),
+            Format::Q8 | Format::Q8By32 => unreachable!("groups are quantised from whole rows"),
         }
     }
 }
@@ -286,44 +330,60 @@ impl Kernel for RoundRow<'_> {
     }
 }
 
+/// Sums of 16 bytes of a row, its padding included.
+pub(super) const fn half_sums(width: usize) -> usize {
+    width.div_ceil(QUANT_GROUP) * HALVES
+}
+
 /// Rounds a row to bytes with a scale a group. A value that is not a number, or infinite, makes its group's scale NaN,
 /// so that it reaches the output. The same bits on every path.
 struct QuantizeRow<'a> {
     values: &'a [f32],
+    /// Values that share a scale.
+    group: usize,
     words: &'a mut [u32],
     scales: &'a mut [f32],
+    group_sums: &'a mut [f32],
     sums: &'a mut [i32],
 }
 
 impl Kernel for QuantizeRow<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
-        let Self { values, words, scales, sums } = self;
-        let groups = values.chunks_exact(QUANT_GROUP).zip(words.chunks_exact_mut(QUANT_GROUP / 4));
-        for ((values, words), scale) in groups.zip(scales) {
-            let mut greatest = [0.0_f32; 16];
-            let mut differences = [0.0_f32; 16];
-            for lanes in values.as_chunks::<16>().0 {
-                for ((greatest, difference), value) in greatest.iter_mut().zip(&mut differences).zip(lanes) {
-                    *greatest = greatest.max(value.abs());
-                    // Zero for numbers, NaN for everything else.
-                    *difference += 0.0 * value;
-                }
-            }
-            let greatest = greatest.into_iter().fold(0.0, f32::max);
+        let Self { values, group, words, scales, group_sums, sums } = self;
+        let groups = values.chunks_exact(group).zip(words.chunks_exact_mut(group / 4));
+        let groups = groups.zip(sums.chunks_exact_mut(group / HALF));
+        for (((values, words), sums), (scale, group_sum)) in groups.zip(scales.iter_mut().zip(group_sums)) {
+            let greatest = greatest(values);
             let inverse = 127.0 / greatest;
             // Neither of zeros nor of what is too small or not finite.
             let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-            *scale = greatest / 127.0 + differences.into_iter().sum::<f32>();
-            for (values, word) in values.as_chunks::<4>().0.iter().zip(words) {
-                let bytes = values.map(|value| ((value * inverse).round_ties_even() as i32 + 128) as u8);
-                *word = u32::from_le_bytes(bytes);
+            *scale = greatest / 127.0;
+            let mut total = 0;
+            let halves = values.as_chunks::<HALF>().0.iter().zip(words.as_chunks_mut::<{ HALF / 4 }>().0);
+            for ((values, words), sum) in halves.zip(sums) {
+                // The low byte of the sum is the nearest integer's, ties to even.
+                let bytes = values.map(|value| (value * inverse + INTEGER_STEPS).to_bits() as u8 ^ 0x80);
+                words.iter_mut().zip(bytes.as_chunks::<4>().0).for_each(|(word, of)| *word = u32::from_le_bytes(*of));
+                *sum = bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>() as i32 - 128 * HALF as i32;
+                total += *sum;
             }
-        }
-        for (words, sum) in words.chunks_exact(HALF / 4).zip(sums) {
-            // Two sums of eight bytes in the halves of a word.
-            let pairs = words.iter().fold(0, |sum, word| sum + (word & 0x00ff_00ff) + (word >> 8 & 0x00ff_00ff));
-            *sum = (pairs & 0xffff) as i32 + (pairs >> 16) as i32 - 128 * HALF as i32;
+            *group_sum = total as f32 * *scale;
         }
     }
+}
+
+/// 1.5 * 2^23: what lies around it in f32 are integers.
+const INTEGER_STEPS: f32 = 12_582_912.0;
+
+/// The greatest magnitude; NaN if a value is not finite.
+#[inline(always)]
+fn greatest(values: &[f32]) -> f32 {
+    // As bits: they are in the order of magnitudes, what is not finite last, and their greatest is found in any order.
+    let mut greatest = [0_u32; 16];
+    for lanes in values.as_chunks::<16>().0 {
+        greatest.iter_mut().zip(lanes).for_each(|(most, value)| *most = (*most).max(value.to_bits() & 0x7fff_ffff));
+    }
+    let greatest = greatest.into_iter().fold(0, u32::max);
+    if greatest < f32::INFINITY.to_bits() { f32::from_bits(greatest) } else { f32::NAN }
 }

@@ -5,12 +5,13 @@
 
 use half::f16;
 
+use super::activations::Format;
 use super::panels::{PANEL, QUANT_GROUP};
 use crate::simd::{self, Kernel, Path, Vector};
 
 /// Inputs of a group.
 pub(super) const GROUP: usize = 32;
-/// Groups of a block: those whose activations share a scale.
+/// Groups of a block of 128 inputs, which have scales in common in some forms.
 pub(super) const GROUPS: usize = QUANT_GROUP / GROUP;
 /// Inputs of half a group, which may have a scale of its own.
 pub(super) const HALF: usize = GROUP / 2;
@@ -43,8 +44,7 @@ pub enum Scales {
     /// and f16 by 256 inputs: 1/2), and Q5_K in 6 bits. Quants below 128.
     Nested,
     /// `outer * scale * (q - middle)`: a signed byte for each half of a group, to which 128 are added; by 128 inputs an f16: 5/8 of a bit.
-    /// GGUF's Q6_K (which has its f16 by 256 inputs: 9/16), and Q3_K in 4 bits. Quants of 4 or 6 bits: a half's sum times its scale is then
-    /// less than 2^24, which f32 has exactly.
+    /// GGUF's Q6_K (which has its f16 by 256 inputs: 9/16), and Q3_K in 4 bits.
     Pair,
     /// `unit * outer * (scale * q + min)`: an unsigned and a signed byte, by 128 inputs an f16, by output an f32: 5/8 of a bit. What is in
     /// brackets fits a signed byte, so many rows take it as weights of 8 bits, with exact sums over 128 inputs. Ours, of 4 bits only.
@@ -293,6 +293,15 @@ impl std::fmt::Debug for GroupedRows<'_> {
 }
 
 impl Grouping {
+    /// What products take: activations with a scale for each group that has one of its own. A block of own steps is summed exactly, and has one
+    /// for all of it.
+    pub(super) fn format(self) -> Format {
+        match self.scales {
+            Scales::Steps => Format::Q8,
+            Scales::Symmetric | Scales::Min | Scales::Nested | Scales::Pair => Format::Q8By32,
+        }
+    }
+
     /// The weights of a packed block's column, times `unit`: at most 128.
     pub(super) fn weights(self, block: &[u32], column: usize, unit: f32, out: &mut [f32]) {
         let half = |from: &[u32], at: usize| f16::from_bits((from[at / 2] >> (16 * (at % 2))) as u16).to_f32();

@@ -358,9 +358,8 @@ fn a_gated_row_has_the_same_bits_alone_and_in_any_batch() {
     for precision in PRECISIONS {
         let weights = [Weights::F32(&weights[0]), Weights::F32(&weights[1])];
         let gated = Linear::gate_up(width, inputs, weights, Some([&bias, &bias]), precision, Activation::Silu);
-        for (format, &path) in
-            PRECISIONS.map(format).iter().flat_map(|f| Path::available().iter().map(move |p| (*f, p)))
-        {
+        let formats = [Format::F32, Format::Bf16, Format::Q8, Format::Q8By32];
+        for (format, &path) in formats.into_iter().flat_map(|f| Path::available().iter().map(move |p| (f, p))) {
             let run = |x: &[f32], rows| {
                 let (mut input, mut out, mut spare) = Default::default();
                 Activations::encode_on(&mut input, path, gated.format(), x, rows);
@@ -373,9 +372,10 @@ fn a_gated_row_has_the_same_bits_alone_and_in_any_batch() {
                         let halves = Halves { is_tiled: out.is_tiled, stride: 2 * stride };
                         (0..stride).map(|word| out.words[halves.at(row, 2 * word) / 2]).collect()
                     }
-                    Format::Q8 => {
-                        let scale = out.scales[row].to_bits();
-                        out.words[row * stride..][..stride].iter().copied().chain([scale]).collect()
+                    Format::Q8 | Format::Q8By32 => {
+                        let groups = format.scales(width);
+                        let scales = out.scales[row * groups..][..groups].iter().map(|scale| scale.to_bits());
+                        out.words[row * stride..][..stride].iter().copied().chain(scales).collect()
                     }
                 };
                 (0..rows).map(bits).collect::<Vec<Vec<u32>>>()
@@ -395,15 +395,38 @@ fn eight_bits_are_the_same_on_every_path() {
     let mut x = random(5, rows * width);
     x[..width].fill(0.0);
     x[width..2 * width].iter_mut().for_each(|value| *value *= 1e-38);
-    let encoded = |path| {
-        let mut input = Activations::default();
-        input.encode_on(path, Format::Q8, &x, rows);
-        let input = Input::from(&input);
-        (input.words[..rows * input.stride()].to_vec(), input.scales[..rows * 3].to_vec())
-    };
-    let first = encoded(Path::Portable);
-    assert!(Path::available().iter().all(|path| encoded(*path) == first));
-    assert!(first.0[..75].iter().all(|word| *word == 0x8080_8080), "zeros are the middle");
+    for (format, group) in [(Format::Q8, 128), (Format::Q8By32, 32)] {
+        let encoded = |path| {
+            let mut input = Activations::default();
+            input.encode_on(path, format, &x, rows);
+            let input = Input::from(&input);
+            let scales = rows * format.scales(width);
+            let [of_values, of_sums] = [input.scales, input.group_sums].map(|scales_of| scales_of[..scales].to_vec());
+            (input.words[..rows * input.stride()].to_vec(), input.sums[..rows * 24].to_vec(), of_values, of_sums)
+        };
+        let first = encoded(Path::Portable);
+        assert!(Path::available().iter().all(|path| encoded(*path) == first), "{format:?}");
+        let (words, sums, scales, group_sums) = first;
+        assert!(words[..75].iter().all(|word| *word == 0x8080_8080), "zeros are the middle");
+        // By the definition, of the last row, whose end is padded.
+        let bytes: Vec<i32> =
+            words[6 * 96..].iter().flat_map(|word| word.to_le_bytes()).map(|byte| i32::from(byte) - 128).collect();
+        let row = &x[6 * width..];
+        for (at, values) in row.chunks(group).enumerate() {
+            let scale = values.iter().fold(0.0_f32, |a, b| a.max(b.abs())) / 127.0;
+            let (index, bytes) = (6 * format.scales(width) + at, &bytes[at * group..][..group]);
+            assert_eq!(scales[index], scale);
+            for (value, byte) in values.iter().zip(bytes) {
+                assert!((value / scale - *byte as f32).abs() < 0.500_01, "{value} is not {byte} of {scale}");
+            }
+            assert!(bytes[values.len()..].iter().all(|byte| *byte == 0));
+            let total = bytes.iter().sum::<i32>();
+            assert_eq!(
+                (group_sums[index], sums[6 * 24 + at * group / 16]),
+                (total as f32 * scale, bytes[..16].iter().sum())
+            );
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Products of weights in groups of 32: sums within a group, or half of one, are exact integers, which are scaled and summed in f32.
+//! Products of weights in groups of 32: sums within a group, or half of one, are exact integers, which are scaled (by the weights' scale, then
+//! by that of the activations) and summed in f32. Own steps are exact integers over a block of 128.
 //!
 //! One row reads the packed block, and takes its quants apart in registers. More share a block that is taken apart once, to
 //! signed bytes and f32 scales in the second cache. Both make the same integers and round in the same order, so a row's bits do not depend
@@ -99,17 +100,20 @@ impl Task<'_> {
         unpacked: &[f32],
         sums: &mut [f32],
     ) {
-        let (stride, blocks) = (self.x.stride(), self.panels.in_features().div_ceil(QUANT_GROUP));
+        let (stride, inputs) = (self.x.stride(), self.panels.in_features());
+        let scales = self.x.format.scales(inputs);
+        let scales_of_block = scales / inputs.div_ceil(QUANT_GROUP);
         for (row, height) in row_tiles(self.rows.len(), ROWS) {
             let first = self.rows.start + row;
             for column in (0..PANEL).step_by(VECS * V::LANES) {
                 for (unpacked, index) in unpacked.chunks_exact(Unpacked::LEN).zip(range.clone()) {
+                    let at = first * scales + index * scales_of_block;
                     let tile = Tile::<HAS_MIN, PARTS> {
                         x: self.x.words[first * stride + index * BLOCK_WORDS..].as_ptr(),
                         stride,
-                        scales: self.x.scales[first * blocks + index..].as_ptr(),
-                        half_sums: self.x.sums[(first * blocks + index) * HALVES..].as_ptr(),
-                        blocks,
+                        scales: self.x.scales[at..].as_ptr(),
+                        group_sums: self.x.group_sums[at..].as_ptr(),
+                        scales_stride: scales,
                         weights: Unpacked::at(unpacked, column),
                         sums: sums[row * PANEL + column..].as_mut_ptr(),
                     };
@@ -148,49 +152,50 @@ unsafe fn unpack<V: Vector>(grouping: Grouping, block: &[u32], to: &mut [f32]) {
     }
 }
 
-/// A tile of sums, and the block that flows into it. `PARTS` of the block are scaled apart: all of it is one, or its groups, or their halves; of
-/// all but groups an outer scale comes last.
+/// A tile of sums, and the block that flows into it. `PARTS` of the block are scaled apart: all of it is one, or its groups, or their halves.
 struct Tile<const HAS_MIN: bool, const PARTS: usize> {
     x: *const u32,
     /// Words between two rows of x.
     stride: usize,
-    /// Rows are `blocks` apart.
+    /// One, or one for each group. Rows are `scales_stride` apart.
     scales: *const f32,
-    /// Rows are eight times `blocks` apart.
-    half_sums: *const i32,
-    blocks: usize,
+    /// As `scales`.
+    group_sums: *const f32,
+    scales_stride: usize,
     weights: Unpacked,
     /// Rows are [`PANEL`] apart.
     sums: *mut f32,
 }
 
+// Arrays are walked by reference throughout: by value they would go through memory.
 impl<const HAS_MIN: bool, const PARTS: usize> Tile<HAS_MIN, PARTS> {
     /// # Safety
     /// The machine must have the instruction set of `V`; pointers must be good for `ROWS` rows and a block.
     #[inline(always)]
     unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
-        // SAFETY: the caller's promise. Arrays are walked by reference throughout: by value they would go through memory.
+        // SAFETY: the caller's promise.
         unsafe {
-            if PARTS == 1 {
-                let totals = self.dots::<V, ROWS, VECS>(0, BLOCK_WORDS);
-                for (row, totals) in totals.iter().enumerate() {
-                    let scale = V::splat(*self.scales.add(row * self.blocks));
-                    for (vec, total) in totals.iter().enumerate() {
-                        let inner = V::from_integers(*total).mul(V::load(self.weights.outer.add(vec * V::LANES)));
-                        let sum = self.sums.add(row * PANEL + vec * V::LANES);
-                        inner.mul_add(scale, V::load(sum)).store(sum);
-                    }
-                }
-                return;
+            match PARTS {
+                1 => self.add_block::<V, ROWS, VECS>(),
+                GROUPS => self.add_groups::<V, ROWS, VECS>(),
+                _ => (0..GROUPS).for_each(|group| self.add_halves::<V, ROWS, VECS>(group)),
             }
-            let inner = self.parts::<V, ROWS, VECS>();
-            for (row, inner) in inner.iter().enumerate() {
-                let scale = V::splat(*self.scales.add(row * self.blocks));
-                for (vec, inner) in inner.iter().enumerate() {
-                    let inner = match PARTS {
-                        GROUPS => *inner,
-                        _ => inner.mul(V::load(self.weights.outer.add(vec * V::LANES))),
-                    };
+        }
+    }
+
+    /// Adds the block as one part.
+    ///
+    /// # Safety
+    /// As [`Tile::fill`].
+    #[inline(always)]
+    unsafe fn add_block<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let totals = self.dots::<V, ROWS, VECS>(0, BLOCK_WORDS);
+            for (row, totals) in totals.iter().enumerate() {
+                let scale = V::splat(*self.scales.add(row * self.scales_stride));
+                for (vec, total) in totals.iter().enumerate() {
+                    let inner = V::from_integers(*total).mul(V::load(self.weights.outer.add(vec * V::LANES)));
                     let sum = self.sums.add(row * PANEL + vec * V::LANES);
                     inner.mul_add(scale, V::load(sum)).store(sum);
                 }
@@ -198,45 +203,69 @@ impl<const HAS_MIN: bool, const PARTS: usize> Tile<HAS_MIN, PARTS> {
         }
     }
 
-    /// The sum of the parts, each scaled.
+    /// Adds the groups one after the other, to sums that are held in registers meanwhile.
     ///
     /// # Safety
     /// As [`Tile::fill`].
     #[inline(always)]
-    unsafe fn parts<V: Vector, const ROWS: usize, const VECS: usize>(&self) -> [[V; VECS]; ROWS] {
+    unsafe fn add_groups<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut inner = [[V::splat(0.0); VECS]; ROWS];
-            for part in 0..PARTS {
-                let totals = self.dots::<V, ROWS, VECS>(part, BLOCK_WORDS / PARTS);
-                for (row, (inner, totals)) in inner.iter_mut().zip(&totals).enumerate() {
-                    let x = match HAS_MIN {
-                        true => self.group_sum(row, part) as f32,
-                        false => 0.0,
-                    };
-                    for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
-                        let at = part * PANEL + vec * V::LANES;
-                        *inner = V::from_integers(*total).mul_add(V::load(self.weights.scales.add(at)), *inner);
+            let mut sums = [[V::splat(0.0); VECS]; ROWS];
+            for (row, sums) in sums.iter_mut().enumerate() {
+                for (vec, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(self.sums.add(row * PANEL + vec * V::LANES));
+                }
+            }
+            for group in 0..GROUPS {
+                let totals = self.dots::<V, ROWS, VECS>(group, BLOCK_WORDS / GROUPS);
+                for (row, (sums, totals)) in sums.iter_mut().zip(&totals).enumerate() {
+                    let x = row * self.scales_stride + group;
+                    let (scale, x_sum) = (V::splat(*self.scales.add(x)), V::splat(*self.group_sums.add(x)));
+                    for (vec, (sum, total)) in sums.iter_mut().zip(totals).enumerate() {
+                        let at = group * PANEL + vec * V::LANES;
+                        let scaled = V::from_integers(*total).mul(V::load(self.weights.scales.add(at)));
+                        *sum = scaled.mul_add(scale, *sum);
                         if HAS_MIN {
-                            *inner = V::splat(x).mul_add(V::load(self.weights.mins.add(at)), *inner);
+                            *sum = x_sum.mul_add(V::load(self.weights.mins.add(at)), *sum);
                         }
                     }
                 }
             }
-            inner
+            for (row, sums) in sums.iter().enumerate() {
+                for (vec, sum) in sums.iter().enumerate() {
+                    sum.store(self.sums.add(row * PANEL + vec * V::LANES));
+                }
+            }
         }
     }
 
-    /// The sum of a row's inputs of a group.
+    /// Adds a group whose halves have scales of their own. Registers hold what both come to, and not the sums.
     ///
     /// # Safety
     /// As [`Tile::fill`].
     #[inline(always)]
-    unsafe fn group_sum(&self, row: usize, group: usize) -> i32 {
+    unsafe fn add_halves<V: Vector, const ROWS: usize, const VECS: usize>(&self, group: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let halves = self.half_sums.add(row * self.blocks * HALVES + 2 * group);
-            *halves + *halves.add(1)
+            let mut scaled = [[V::splat(0.0); VECS]; ROWS];
+            for half in 0..2 {
+                let totals = self.dots::<V, ROWS, VECS>(2 * group + half, BLOCK_WORDS / HALVES);
+                for (scaled, totals) in scaled.iter_mut().zip(&totals) {
+                    for (vec, (scaled, total)) in scaled.iter_mut().zip(totals).enumerate() {
+                        let of_weights = V::load(self.weights.scales.add((2 * group + half) * PANEL + vec * V::LANES));
+                        let total = V::from_integers(*total);
+                        *scaled = if half == 0 { total.mul(of_weights) } else { total.mul_add(of_weights, *scaled) };
+                    }
+                }
+            }
+            for (row, scaled) in scaled.iter().enumerate() {
+                let scale = V::splat(*self.scales.add(row * self.scales_stride + group));
+                for (vec, scaled) in scaled.iter().enumerate() {
+                    let sum = self.sums.add(row * PANEL + vec * V::LANES);
+                    scaled.mul_add(scale, V::load(sum)).store(sum);
+                }
+            }
         }
     }
 

@@ -110,10 +110,12 @@ fn packed_groups_keep_their_values() {
 fn products_agree_with_f64_of_what_the_groups_stand_for() {
     for (rows, inputs, outputs) in SHAPES.into_iter().filter(|(rows, inputs, _)| !cfg!(miri) || rows * inputs < 1000) {
         let (bias, x) = (random(8, outputs), random(rows as u64 + 99, rows * inputs));
-        let rounded = quantize(&x, inputs, 128);
+        let by_group = quantize(&x, inputs, GROUP);
+        let by_block = quantize(&x, inputs, QUANT_GROUP);
         for (grouping, bias) in GROUPINGS.into_iter().flat_map(|of| [(of, None), (of, Some(bias.as_slice()))]) {
             let linear = Linear::grouped(outputs, inputs, &random_rows(grouping, inputs, 11), bias);
-            let exact = exact(&rounded, &weights_of(&linear), inputs, bias);
+            let rounded = if grouping == OWN { &by_block } else { &by_group };
+            let exact = exact(rounded, &weights_of(&linear), inputs, bias);
             for &path in Path::available() {
                 let what = format!("{grouping:?} on {path:?} [{rows}, {inputs}] x {outputs}");
                 assert_close(&forward(&linear, path, &x, rows), &exact, 3e-7 * inputs as f64 + 2e-6, &what);
@@ -121,7 +123,7 @@ fn products_agree_with_f64_of_what_the_groups_stand_for() {
         }
         let weights = random(7, inputs * outputs);
         let linear = Linear::new(outputs, inputs, Weights::F32(&weights), Some(&bias), Precision::Q4);
-        let exact = exact(&rounded, &weights_of(&linear), inputs, Some(&bias));
+        let exact = exact(&by_block, &weights_of(&linear), inputs, Some(&bias));
         for &path in Path::available() {
             let what = format!("q4 on {path:?} [{rows}, {inputs}] x {outputs}");
             assert_close(&forward(&linear, path, &x, rows), &exact, 2e-7 * inputs as f64 + 1e-6, &what);

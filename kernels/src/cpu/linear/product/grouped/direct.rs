@@ -2,8 +2,9 @@
 
 use super::scales::{Min, Nested, Pair, ScalePointers, ScalesOf, Steps, Symmetric};
 use super::{BLOCK_WORDS, Task};
-use crate::linear::groups::{Bits, GROUP, Grouping, HALF, HALVES, Scales};
-use crate::linear::panels::{PANEL, QUANT_GROUP};
+use crate::linear::activations::half_sums;
+use crate::linear::groups::{Bits, GROUP, GROUPS, Grouping, HALF, HALVES, Scales};
+use crate::linear::panels::PANEL;
 use crate::simd::Vector;
 
 /// Words of a group's inputs in 8 bits.
@@ -52,40 +53,68 @@ impl Direct<'_> {
     /// As [`Direct::multiply`], and the block must have the bits and scales that are said.
     #[inline(always)]
     unsafe fn fill<V: Vector, S: ScalesOf, const BITS: u32, const VECS: usize>(&self, sums: &mut [f32]) {
+        // SAFETY: the caller's promise; vectors divide a panel.
+        unsafe {
+            if !S::IS_WHOLE {
+                return self.add_groups::<V, S, BITS, VECS>(sums);
+            }
+            let mut inner = Line([0.0; PANEL]);
+            self.add_groups::<V, S, BITS, VECS>(&mut inner.0);
+            let x = &self.task.x;
+            let scale = x.scales[self.task.rows.start * x.format.scales(x.width) + self.index];
+            let from = ScalePointers { outer: self.block.as_ptr(), group: self.block.as_ptr() };
+            for column in (0..PANEL).step_by(V::LANES) {
+                let inner = V::load(inner.0[column..].as_ptr()).mul(S::outer(from, column));
+                let sum = sums[column..].as_mut_ptr();
+                inner.mul_add(V::splat(scale), V::load(sum)).store(sum);
+            }
+        }
+    }
+
+    /// Adds the scaled products of all groups to `sums`; of whole blocks without the scale of the row.
+    ///
+    /// # Safety
+    /// As [`Direct::fill`].
+    #[inline(always)]
+    unsafe fn add_groups<V: Vector, S: ScalesOf, const BITS: u32, const VECS: usize>(&self, sums: &mut [f32]) {
         let x = &self.task.x;
-        let at = self.task.rows.start * self.task.panels.in_features().div_ceil(QUANT_GROUP) + self.index;
-        let (half_sums, _) = x.sums[at * HALVES..][..HALVES].as_chunks::<2>();
+        let (halves, scales) = (half_sums(x.width), x.format.scales(x.width));
+        let (half_sums, _) = x.sums[self.task.rows.start * halves + self.index * HALVES..][..HALVES].as_chunks::<2>();
+        // Of whole blocks neither is used.
+        let scaled = if S::IS_WHOLE { 0 } else { self.task.rows.start * scales + self.index * GROUPS };
+        let (scales, group_sums) = (&x.scales[scaled..], &x.group_sums[scaled..]);
         let (groups, _) = self.x.as_chunks::<GROUP_WORDS>();
         // Sums are held in registers if there are enough for all outputs. If not, all outputs still take a group before the next one, so that
         // memory is read nearly in order: by whole blocks AVX2 took twice as long.
         let is_held = VECS * V::LANES == PANEL;
-        let mut kept = Line([0.0; PANEL]);
         // SAFETY: the caller's promise; vectors divide a panel, and groups are within the block.
         unsafe {
             let outer = self.block.as_ptr();
-            let mut inner = [V::splat(0.0); VECS];
+            let mut held = [V::splat(0.0); VECS];
+            if is_held {
+                load(sums, &mut held);
+            }
             for (group, (x, half_sums)) in groups.iter().zip(half_sums).enumerate() {
                 let quants = outer.add(self.grouping.group_at(group));
                 let from = ScalePointers { outer, group: quants.add(self.grouping.quant_words()) };
+                let [scale, x_sum] = if S::IS_WHOLE {
+                    [1.0, (half_sums[0] + half_sums[1]) as f32]
+                } else {
+                    [scales[group], group_sums[group]]
+                };
                 for column in (0..PANEL).step_by(VECS * V::LANES) {
-                    if !is_held {
-                        kept.load(column, &mut inner);
-                    }
-                    Group { quants, from, x, half_sums, column }.add_to::<V, S, BITS, VECS>(&mut inner);
-                    if !is_held {
-                        kept.store(column, &inner);
+                    let of = Group { quants, from, x, half_sums, scale, x_sum, column };
+                    if is_held {
+                        of.add_to::<V, S, BITS, VECS>(&mut held);
+                    } else {
+                        load(&sums[column..], &mut held);
+                        of.add_to::<V, S, BITS, VECS>(&mut held);
+                        store(&held, &mut sums[column..]);
                     }
                 }
             }
             if is_held {
-                kept.store(0, &inner);
-            }
-            let (scale, from) = (V::splat(x.scales[at]), ScalePointers { outer, group: outer });
-            for column in (0..PANEL).step_by(V::LANES) {
-                let inner = V::load(kept.0[column..].as_ptr());
-                let inner = if S::HAS_OUTER { inner.mul(S::outer(from, column)) } else { inner };
-                let sum = sums[column..].as_mut_ptr();
-                inner.mul_add(scale, V::load(sum)).store(sum);
+                store(&held, sums);
             }
         }
     }
@@ -95,27 +124,25 @@ impl Direct<'_> {
 #[repr(align(64))]
 struct Line([f32; PANEL]);
 
-impl Line {
-    /// # Safety
-    /// The machine must have the instruction set of `V`.
-    #[inline(always)]
-    unsafe fn load<V: Vector, const VECS: usize>(&self, column: usize, to: &mut [V; VECS]) {
-        let from = self.0[column..][..VECS * V::LANES].as_ptr();
-        for (vec, to) in to.iter_mut().enumerate() {
-            // SAFETY: the caller's promise; as many values are there.
-            *to = unsafe { V::load(from.add(vec * V::LANES)) };
-        }
+/// # Safety
+/// The machine must have the instruction set of `V`.
+#[inline(always)]
+unsafe fn load<V: Vector, const VECS: usize>(from: &[f32], to: &mut [V; VECS]) {
+    let from = from[..VECS * V::LANES].as_ptr();
+    for (vec, to) in to.iter_mut().enumerate() {
+        // SAFETY: the caller's promise; as many values are there.
+        *to = unsafe { V::load(from.add(vec * V::LANES)) };
     }
+}
 
-    /// # Safety
-    /// As [`Line::load`].
-    #[inline(always)]
-    unsafe fn store<V: Vector, const VECS: usize>(&mut self, column: usize, from: &[V; VECS]) {
-        let to = self.0[column..][..VECS * V::LANES].as_mut_ptr();
-        for (vec, from) in from.iter().enumerate() {
-            // SAFETY: as above.
-            unsafe { from.store(to.add(vec * V::LANES)) };
-        }
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+unsafe fn store<V: Vector, const VECS: usize>(from: &[V; VECS], to: &mut [f32]) {
+    let to = to[..VECS * V::LANES].as_mut_ptr();
+    for (vec, from) in from.iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { from.store(to.add(vec * V::LANES)) };
     }
 }
 
@@ -126,6 +153,10 @@ struct Group<'a> {
     x: &'a [u32; GROUP_WORDS],
     /// The sums of the two halves of x.
     half_sums: &'a [i32; 2],
+    /// What x is multiplied with; one where that comes later.
+    scale: f32,
+    /// The sum of x, scaled.
+    x_sum: f32,
     column: usize,
 }
 
@@ -139,45 +170,32 @@ impl Group<'_> {
         let middle = if S::HAS_MIDDLE { 1 << (BITS - 1) } else { 0 };
         // SAFETY: the caller's promise.
         unsafe {
+            let scale = V::splat(self.scale);
             if S::IS_PAIR {
-                let first = self.half_sums.map(|sum| (-middle * sum) as u32);
-                let totals = self.dots::<V, BITS, VECS>(0, [V::splat_word(first[0]); VECS]);
-                self.scale::<V, S, VECS>(self.from, &totals, inner);
-                let totals = self.dots::<V, BITS, VECS>(1, [V::splat_word(first[1]); VECS]);
-                self.scale::<V, S, VECS>(self.from.of_half(1), &totals, inner);
-            } else {
-                let first = V::splat_word((-middle * self.x_sum()) as u32);
-                let totals = self.dots::<V, BITS, VECS>(0, [first; VECS]);
-                let totals = self.dots::<V, BITS, VECS>(1, totals);
-                self.scale::<V, S, VECS>(self.from, &totals, inner);
+                let first = self.half_sums.map(|sum| V::splat_word((-middle * sum) as u32));
+                let totals = first.map(|first| [first; VECS]);
+                let low = self.dots::<V, BITS, VECS>(0, totals[0]);
+                let high = self.dots::<V, BITS, VECS>(1, totals[1]);
+                for (vec, (inner, (low, high))) in inner.iter_mut().zip(low.iter().zip(&high)).enumerate() {
+                    let column = self.column + vec * V::LANES;
+                    let scaled = V::from_integers(*low).mul(S::scale(self.from, column));
+                    let scaled = V::from_integers(*high).mul_add(S::scale(self.from.of_half(1), column), scaled);
+                    *inner = scaled.mul_add(scale, *inner);
+                }
+                return;
             }
-        }
-    }
-
-    /// The sum of x.
-    #[inline(always)]
-    fn x_sum(&self) -> i32 {
-        self.half_sums[0] + self.half_sums[1]
-    }
-
-    /// Adds integers to `inner`, scaled, and least values.
-    ///
-    /// # Safety
-    /// As [`Direct::fill`].
-    #[inline(always)]
-    unsafe fn scale<V: Vector, S: ScalesOf, const VECS: usize>(
-        &self,
-        from: ScalePointers,
-        totals: &[V::Words; VECS],
-        inner: &mut [V; VECS],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
+            let first = V::splat_word((-middle * (self.half_sums[0] + self.half_sums[1])) as u32);
+            let totals = self.dots::<V, BITS, VECS>(0, [first; VECS]);
+            let totals = self.dots::<V, BITS, VECS>(1, totals);
+            for (vec, (inner, total)) in inner.iter_mut().zip(&totals).enumerate() {
                 let column = self.column + vec * V::LANES;
-                *inner = V::from_integers(*total).mul_add(S::scale(from, column), *inner);
+                let (total, of_weights) = (V::from_integers(*total), S::scale(self.from, column));
+                *inner = match S::IS_WHOLE {
+                    true => total.mul_add(of_weights, *inner),
+                    false => total.mul(of_weights).mul_add(scale, *inner),
+                };
                 if S::HAS_MIN {
-                    *inner = V::splat(self.x_sum() as f32).mul_add(S::min(from, column), *inner);
+                    *inner = V::splat(self.x_sum).mul_add(S::min(self.from, column), *inner);
                 }
             }
         }

@@ -31,19 +31,26 @@ pub(super) trait ScalesOf {
     const HAS_MIN: bool;
     /// Whether each half of a group has a scale of its own.
     const IS_PAIR: bool = false;
-    /// Whether scales and least values are small integers, and an outer scale comes last.
-    const HAS_OUTER: bool = false;
-    /// Whether what the outer scale multiplies fits a signed byte, so that sums over the block are exact.
+    /// Whether scales and least values are small integers, and weights fit a signed byte before an outer scale multiplies them, so that sums
+    /// over the block are exact.
     const IS_WHOLE: bool = false;
 
     /// What a quant is multiplied with.
     unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V;
 
     /// What is added for each input.
-    unsafe fn min<V: Vector>(from: ScalePointers, column: usize) -> V;
+    #[inline(always)]
+    unsafe fn min<V: Vector>(_: ScalePointers, _: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(0.0) }
+    }
 
     /// What the block is multiplied with.
-    unsafe fn outer<V: Vector>(from: ScalePointers, column: usize) -> V;
+    #[inline(always)]
+    unsafe fn outer<V: Vector>(_: ScalePointers, _: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(1.0) }
+    }
 }
 
 /// See [`Scales::Symmetric`](crate::linear::groups::Scales::Symmetric).
@@ -57,18 +64,6 @@ impl ScalesOf for Symmetric {
     unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_f16(from.group.cast::<u16>().add(column)) }
-    }
-
-    #[inline(always)]
-    unsafe fn min<V: Vector>(_: ScalePointers, _: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::splat(0.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn outer<V: Vector>(_: ScalePointers, _: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::splat(1.0) }
     }
 }
 
@@ -88,12 +83,6 @@ impl ScalesOf for Min {
     unsafe fn min<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_f16(from.group.cast::<u16>().add(PANEL + column)) }
-    }
-
-    #[inline(always)]
-    unsafe fn outer<V: Vector>(_: ScalePointers, _: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::splat(1.0) }
     }
 }
 
@@ -121,39 +110,23 @@ impl ScalesOf for Nested {
             V::splat(0.0).sub(min)
         }
     }
-
-    #[inline(always)]
-    unsafe fn outer<V: Vector>(_: ScalePointers, _: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::splat(1.0) }
-    }
 }
 
-/// See [`Scales::Pair`](crate::linear::groups::Scales::Pair).
+/// See [`Scales::Pair`](crate::linear::groups::Scales::Pair). Products of an f16 and eight bits are exact in f32.
 pub(super) struct Pair;
 
 impl ScalesOf for Pair {
     const HAS_MIDDLE: bool = true;
     const HAS_MIN: bool = false;
     const IS_PAIR: bool = true;
-    const HAS_OUTER: bool = true;
 
     #[inline(always)]
     unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_bytes(from.group.cast::<u8>().add(column)).sub(V::splat(128.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn min<V: Vector>(_: ScalePointers, _: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::splat(0.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn outer<V: Vector>(from: ScalePointers, column: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::load_f16(from.outer.cast::<u16>().add(column)) }
+        unsafe {
+            let outer: V = V::load_f16(from.outer.cast::<u16>().add(column));
+            outer.mul(V::load_bytes(from.group.cast::<u8>().add(column)).sub(V::splat(128.0)))
+        }
     }
 }
 
@@ -162,7 +135,6 @@ pub(super) struct Steps;
 
 impl ScalesOf for Steps {
     const HAS_MIN: bool = true;
-    const HAS_OUTER: bool = true;
     const IS_WHOLE: bool = true;
 
     #[inline(always)]

@@ -20,7 +20,7 @@ pub(super) struct Unpacked {
     pub(super) scales: *const f32,
     /// By group; not of halves.
     pub(super) mins: *const f32,
-    /// `[1]`
+    /// `[1]`; of whole blocks only.
     pub(super) outer: *const f32,
 }
 
@@ -88,7 +88,9 @@ impl Unpacked {
                         S::min::<V>(from(group), column).store(to.add((GROUPS + group) * PANEL));
                     }
                 }
-                S::outer::<V>(from(0), column).store(to.add(HALVES * PANEL));
+                if S::IS_WHOLE {
+                    S::outer::<V>(from(0), column).store(to.add(HALVES * PANEL));
+                }
             }
         }
     }
