@@ -11,7 +11,7 @@
 
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -185,6 +185,12 @@ impl Warmer {
     pub fn system_prompt(&self) -> Result<Option<SegmentDigest>> {
         let root = self.0.pipeline.root()?;
         Ok(root.map(|root| SegmentDigest::of(self.0.pipeline.store.fingerprint(), &root.tokens)))
+    }
+
+    /// The passages that a primer can have, by which their entries are known.
+    pub fn primer(&self) -> HashSet<SegmentDigest> {
+        let Pipeline { store, known, .. } = &*self.0.pipeline;
+        known.fillers().segments().iter().map(|filler| SegmentDigest::of(store.fingerprint(), &filler.tokens)).collect()
     }
 
     /// What a warm-up would have to do. Changes nothing. Await it on a multi-thread runtime.

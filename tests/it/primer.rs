@@ -63,6 +63,8 @@ async fn a_warm_up_computes_behind_the_primer() {
     let computed = |text: &str| text.contains("1 entry computed");
     let (first, again) = (warm("2"), warm("2"));
     assert!(computed(&first) && !computed(&again), "{first}\n{again}");
+    let listed = folder.run(&["cache", "list"]).succeeded().stdout;
+    assert!(listed.contains("primer: comes with ragstone") && !listed.contains("unknown"), "{listed}");
     let other = warm("1");
     assert!(computed(&other), "another primer, another entry: {other}");
 }

@@ -63,6 +63,8 @@ pub enum EntryOf {
     Passage(PassageName),
     /// What questions over passages begin with.
     SystemPrompt,
+    /// A passage of the primer, which comes with ragstone: others are computed behind it.
+    Primer,
     /// Text of a module of a schema that is kept.
     Module(ModuleName),
     /// What another prompt begins with: a caller's own system prompt, or a conversation.
@@ -125,19 +127,25 @@ async fn named(
     let segments: HashSet<SegmentDigest> = entries.iter().map(|entry| entry.summary.segment).collect();
     let names = ragstone.library().names(&segments, Scope { collection, document }).await?;
     let modules = ragstone.schemas().names().await?;
-    let system_prompt = ragstone.warmer().system_prompt()?;
+    let (system_prompt, primer) = (ragstone.warmer().system_prompt()?, ragstone.warmer().primer());
     let of = |entry: &EntryInfo| match modules.get(&entry.summary.key) {
         Some(module) => EntryOf::Module(module.clone()),
-        None => of(entry, &names, system_prompt),
+        None => of(entry, &names, system_prompt, &primer),
     };
     Ok(entries.into_iter().map(|entry| ListedEntry { of: of(&entry), entry }).collect())
 }
 
-fn of(entry: &EntryInfo, names: &HashMap<SegmentDigest, PassageName>, system_prompt: Option<SegmentDigest>) -> EntryOf {
+fn of(
+    entry: &EntryInfo,
+    names: &HashMap<SegmentDigest, PassageName>,
+    system_prompt: Option<SegmentDigest>,
+    primer: &HashSet<SegmentDigest>,
+) -> EntryOf {
     let segment = entry.summary.segment;
     match names.get(&segment) {
         Some(name) => EntryOf::Passage(name.clone()),
         None if system_prompt == Some(segment) => EntryOf::SystemPrompt,
+        None if primer.contains(&segment) => EntryOf::Primer,
         None if entry.summary.parent.is_none() => EntryOf::PromptStart,
         None => EntryOf::Unknown,
     }

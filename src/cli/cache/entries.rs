@@ -114,6 +114,7 @@ fn of(of: &EntryOf) -> String {
             format!("{title}, passage {} (document {document} of {collection}{others})", ordinal + 1)
         }
         EntryOf::SystemPrompt => "system prompt".to_owned(),
+        EntryOf::Primer => "primer: comes with ragstone, passages are computed behind it".to_owned(),
         EntryOf::Module(ModuleName { schema, module }) => match module.as_str() {
             "/" => format!("text of schema {}", output::one_line(schema, 40)),
             module => format!("module {} of schema {}", output::one_line(module, 40), output::one_line(schema, 40)),
