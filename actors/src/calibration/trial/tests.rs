@@ -101,7 +101,7 @@ fn deviation_of_kv_is_that_of_two_plain_forwards() {
     let mut begin = 9;
     let mut wanted = vec![Vec::new(); full.len()];
     for passage in &prompt[1..4] {
-        let alone = kv_of(&[behind, &[passage.clone()]].concat());
+        let alone = kv_of(&[behind, std::slice::from_ref(passage)].concat());
         for (layer, wanted) in wanted.iter_mut().enumerate() {
             let rows = |kv: &KvBytes| [floats(&kv.k), floats(&kv.v)];
             let (full, alone) = (rows(&full[layer]), rows(&alone[layer]));
