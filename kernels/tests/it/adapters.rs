@@ -105,7 +105,9 @@ fn logits_are_those_of_merged_weights() {
         let merged = merged(name, scale);
         let reference = logits(&Model::load(merged.path(), options(None)).unwrap(), &expected.tokens);
         let found = logits(&Model::load(&folder(&base_of(name)), options(Some(&adapter))).unwrap(), &expected.tokens);
-        assert!(difference(&found, &reference) < TOLERANCE, "{name}: {}", difference(&found, &reference));
+        // Two ways that round, not one beside the exact one; logits go up to 30.
+        let difference = difference(&found, &reference);
+        assert!(difference < 3.0 * TOLERANCE, "{name}: {difference}");
     }
 }
 
