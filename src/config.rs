@@ -36,6 +36,8 @@ pub struct Surface {
     pub data: Option<PathBuf>,
     /// The language model: a folder, a GGUF file, a hub id or `demo`; none given takes the default model.
     pub model: Option<String>,
+    /// The adapter that is added to the language model: a folder, as PEFT saves it, or `none`; none given adds none.
+    pub adapter: Option<String>,
     /// The embedding model: a folder or a hub id; none given takes all-MiniLM-L6-v2.
     pub embedder: Option<String>,
     /// The cross-encoder that reranks: a folder or a hub id; none given leaves that to the language model.
@@ -108,6 +110,7 @@ impl Default for Surface {
         Self {
             data: None,
             model: None,
+            adapter: None,
             embedder: None,
             reranker: None,
             listen: "127.0.0.1:7411".into(),
@@ -167,6 +170,8 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub embedder: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reranker: Option<String>,
@@ -207,6 +212,7 @@ const OF_THE_COMMAND: [&str; 6] = ["data", "model", "offline", "log", "log_forma
 impl Flags {
     fn given_to_store(&self) -> Vec<String> {
         let flags = [
+            ("--adapter", self.adapter.is_some()),
             ("--embedder", self.embedder.is_some()),
             ("--reranker", self.reranker.is_some()),
             ("--device", self.device.is_some()),

@@ -1,6 +1,7 @@
 //! Where the language model comes from: a folder, a GGUF file, the hub, the demo model inside this program; where nobody names one, the
 //! default model (`model_source/default_model.rs`), in whose place the demo model answers where that cannot be had.
 
+pub mod adapter;
 pub mod default_model;
 pub mod demo;
 

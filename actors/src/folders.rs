@@ -9,6 +9,8 @@ pub struct Folders {
     pub data: PathBuf,
     /// The language model's folder, or its GGUF file.
     pub model: PathBuf,
+    /// The folder of the adapter that is added to it.
+    pub adapter: Option<PathBuf>,
     /// The name that clients know the model by.
     pub model_id: String,
     /// The embedding model's folder.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ragstone_kernels::adapter::Adapter;
 use ragstone_kernels::chat::ChatTemplate;
 use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::files::ModelFiles;
@@ -11,7 +12,7 @@ use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::Costs;
 use ragstone_storage::env::Env;
-use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights_digest};
+use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights_digest as of_files};
 use ragstone_storage::key::Fingerprint;
 
 use crate::costs;
@@ -30,7 +31,7 @@ pub(crate) struct LoadedModel {
     pub fingerprint: Fingerprint,
     /// Of the content of its weights' files.
     pub files_digest: String,
-    /// Of its weights alone, and of how they are kept where products round activations to 8 bits.
+    /// Of its weights and its adapter alone, and of how they are kept where products round activations to 8 bits.
     pub weights_digest: String,
 }
 
@@ -46,29 +47,36 @@ impl LoadedModel {
         let tokenizer = files.tokenizer()?;
         let chat = files.chat_template()?;
         let loading = |done, total| progress(Progress::Loading { what: "loading the model", done, total });
+        let adapter = folders.adapter.as_deref().map(Adapter::open).transpose()?;
         let options = LoadOptions {
             kv_dtype: settings.kv_dtype,
             weights: settings.weights,
             compute: settings.compute,
+            adapter: adapter.as_ref(),
             progress: Some(&loading),
         };
         let model = LanguageModel::load(&files, &folders.model, &settings.device, options)?;
         tokenizer.check_fits(model.config())?;
         let tokenizer_json = files.tokenizer_json()?;
         let weights = files.weight_files()?;
+        let adapter = adapter.map(|adapter| adapter.files()).unwrap_or_default();
         // A GGUF file's content says how its weights are quantized: a file of another type is another model.
         let identity = ModelIdentity {
             config: &files.config_json()?,
             tokenizer: &tokenizer_json,
             weights: Weights::Files(&weights),
+            adapter: &adapter,
             arithmetic: &model.identity(),
             kv_dtype: model.kv_layout().dtype,
             positional: &model.config().positions.identity(),
         };
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
-        let files_digest = weights_digest(&weights, Some(catalog))?;
+        let files_digest = of_files(&weights, Some(catalog))?;
         let mut weights_digest = files_digest.clone();
+        if !adapter.is_empty() {
+            weights_digest = format!("{weights_digest}.{}", of_files(&adapter, Some(catalog))?);
+        }
         if let format @ (WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Native) = model.arithmetic().weights {
             weights_digest = format!("{weights_digest}.{}", format.identity());
         }

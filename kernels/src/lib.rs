@@ -5,6 +5,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("the kernels pack pairs of numbers into little-endian words");
 
+pub mod adapter;
 pub mod backend;
 pub mod background;
 mod bert;

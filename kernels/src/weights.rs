@@ -154,6 +154,19 @@ impl Checkpoint {
         Err(Error::invalid_model(format!("{} holds neither {SINGLE} nor {INDEX}; {advice}", folder.display())))
     }
 
+    /// Opens one safetensors file.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub(crate) fn of_file(path: PathBuf) -> Result<Self> {
+        Self::map(vec![path])
+    }
+
+    /// The shape of a tensor of exactly this name.
+    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|location| location.shape.as_slice())
+    }
+
     fn open_sharded(model: &Path, index: &Path) -> Result<Self> {
         let text = folder::read_text(index, folder::TABLE_BYTES).map_err(|error| unreadable(index, error))?;
         let map = serde_json::from_str::<Index>(&text)

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn answers_are_what_was_prescribed_and_quotations_come_by_drafts() {
-        let load = LoadOptions { kv_dtype: None, weights: None, compute: None, progress: None };
+        let load = LoadOptions { kv_dtype: None, weights: None, compute: None, adapter: None, progress: None };
         let lookup = Lookup { most: 7, least_match: 2, most_match: 5, counts: Arc::default() };
         let options = Options { prompt: 160, answer: 60, streams: vec![1, 2], runs: 1, tiny: true, lookup };
         let report = measure(load, &options).unwrap();

@@ -110,6 +110,7 @@ fn write(folder: &Path, options: &Options) -> Result<Folders> {
     Ok(Folders {
         data: folder.join("data"),
         model: write_model(folder, options.shape, options.seed)?,
+        adapter: None,
         model_id: "random".into(),
         embedder: write_embedder(folder, options.seed, options.words())?,
         reranker: None,

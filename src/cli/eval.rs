@@ -157,6 +157,7 @@ async fn open(config: &Config) -> Result<(Ragstone, TempDir)> {
     let folders = Folders {
         data: folder.join("data"),
         model: model.path,
+        adapter: model_source::adapter::find(surface.adapter.as_deref())?,
         model_id: model.id,
         embedder: embedder.path,
         reranker: reranker.map(|reranker| reranker.path),

@@ -73,6 +73,8 @@ struct Global {
     data: Option<PathBuf>,
     #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     model: Option<String>,
+    #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER")]
+    adapter: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     embedder: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
@@ -225,6 +227,7 @@ impl Cli {
         let flags = Flags {
             data: global.data,
             model: global.model,
+            adapter: global.adapter,
             embedder: global.embedder,
             reranker: global.reranker,
             listen,

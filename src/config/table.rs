@@ -20,6 +20,9 @@ pub const SURFACE: &[Definition] = &[
     )
         .by_default("SmolLM2-135M-Instruct, fetched once; where it cannot be, the demo model (bench: random weights)")
         .flag(),
+    setting("adapter", "The low-rank adapter that is added to the language model: a folder, as PEFT saves it, or `none`. On the processor alone.")
+        .by_default("none")
+        .flag(),
     setting(
         "embedder",
         "The embedding model: a folder or a hub id. Where the default one is not on this machine, the data folder's last one is used.",

@@ -82,7 +82,13 @@ pub struct Kv {
 
 /// How a model is loaded with these settings.
 pub fn load_options(settings: &Settings) -> LoadOptions<'static> {
-    LoadOptions { kv_dtype: settings.kv_dtype, weights: settings.weights, compute: settings.compute, progress: None }
+    LoadOptions {
+        kv_dtype: settings.kv_dtype,
+        weights: settings.weights,
+        compute: settings.compute,
+        adapter: None,
+        progress: None,
+    }
 }
 
 impl Facts {

@@ -37,6 +37,8 @@ pub struct ModelIdentity<'a> {
     pub tokenizer: &'a [u8],
     /// The weights.
     pub weights: Weights<'a>,
+    /// The files of an adapter that is added to them, in any order; empty without one.
+    pub adapter: &'a [PathBuf],
     /// How weights are kept and products computed, such as `weights stored, compute bf16`.
     pub arithmetic: &'a str,
     /// Element type of stored K and V.
@@ -75,6 +77,13 @@ pub fn fingerprint(
             for digest in file_digests(files, catalog, progress)? {
                 part(&digest);
             }
+        }
+    }
+    // Nothing where there is none: entries of before are still the model's.
+    if !identity.adapter.is_empty() {
+        part(b"adapter");
+        for digest in file_digests(identity.adapter, catalog, None)? {
+            part(&digest);
         }
     }
     Ok(Fingerprint(*hasher.finalize().as_bytes()))

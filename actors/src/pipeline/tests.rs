@@ -57,6 +57,7 @@ pub(super) async fn open_model(folder: &TempDir, settings: Settings, env: &Env) 
     let folders = Folders {
         data: folder.path().join("data"),
         model: folder.path().join("model"),
+        adapter: None,
         model_id: "demo".into(),
         embedder: repository().join("kernels/tests/fixtures/embedding/tiny"),
         reranker: None,

@@ -17,7 +17,7 @@ pub use groups::{Bits, FillRow, GroupRow, GroupedRows, Grouping, Scales};
 use crate::activation::Activation;
 use crate::aligned::{Aligned, SharedMut};
 use crate::dtype::bf16_bits;
-use crate::simd::{self, Path, amx};
+use crate::simd::{self, Kernel, Path, Vector, amx};
 use activations::RawRows;
 pub(crate) use groups::ROUNDED;
 pub(crate) use panels::{GATE_COLUMNS, grouped_bytes, packed_bytes, round_to_q8};
@@ -206,12 +206,31 @@ impl Linear {
     /// [`Linear::forward`] on a given instruction set.
     pub(crate) fn forward_on(&self, path: Path, x: Input<'_>, out: Output<'_>) {
         assert!(self.gate.is_none(), "a gated layer has no plain outputs");
+        self.forward_columns_on(path, x, out);
+    }
+
+    /// [`Linear::forward`]; of a [gated](Linear::gate_up) layer the sums of both, in the order in which [`Linear::gate_row`] reads them.
+    pub(crate) fn forward_columns(&self, x: Input<'_>, out: Output<'_>) {
+        self.forward_columns_on(self.format.path(), x, out);
+    }
+
+    fn forward_columns_on(&self, path: Path, x: Input<'_>, out: Output<'_>) {
         let (values, sink): (_, fn(_, _) -> _) = match out {
             Output::Store(values) => (values, |to, stride| Sink::Store { to, stride }),
             Output::Add(values) => (values, |to, stride| Sink::Add { to, stride }),
         };
         assert_eq!(Some(values.len()), x.rows.checked_mul(self.out_features()), "output of {} rows", x.rows);
         self.run(path, path == Path::Amx, x, sink(SharedMut::new(values), self.out_features()));
+    }
+
+    /// `activation(gate) * up` of a row of [`Linear::forward_columns`].
+    ///
+    /// # Panics
+    /// If the layer is not gated, or a length does not fit.
+    pub(crate) fn gate_row(&self, columns: &[f32], out: &mut [f32]) {
+        let activation = self.gate.expect("a plain layer has no gate");
+        assert_eq!(columns.len(), gate_columns(out.len()), "columns of a row");
+        simd::dispatch(Path::best(), GateRow { columns, out, activation });
     }
 
     /// `activation(x G^T) * (x U^T)` of a [gated](Linear::gate_up) layer ("GLU Variants Improve Transformer", equation 6),
@@ -291,6 +310,32 @@ impl Linear {
         let wanted = (4 * rayon::current_num_threads()).min(products.div_ceil(PRODUCTS_PER_TASK));
         let panel_groups = wanted.div_ceil(row_blocks.max(1)).clamp(1, self.panels.count().max(1));
         (row_blocks, panel_groups)
+    }
+}
+
+/// See [`Linear::gate_row`].
+struct GateRow<'a> {
+    columns: &'a [f32],
+    out: &'a mut [f32],
+    activation: Activation,
+}
+
+impl Kernel for GateRow<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let blocks = self.columns.as_chunks::<{ 2 * GATE_COLUMNS }>().0;
+        for (block, out) in blocks.iter().zip(self.out.chunks_mut(GATE_COLUMNS)) {
+            let mut values = [0.0; GATE_COLUMNS];
+            for start in (0..GATE_COLUMNS).step_by(V::LANES) {
+                // SAFETY: the caller's promise about the machine; a block is whole vectors of gates, then as many of ups.
+                unsafe {
+                    let gate = V::load(block.as_ptr().add(start));
+                    let up = V::load(block.as_ptr().add(GATE_COLUMNS + start));
+                    self.activation.of(gate).mul(up).store(values.as_mut_ptr().add(start));
+                }
+            }
+            out.copy_from_slice(&values[..out.len()]);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod elementwise;
 mod embedding;
 mod feed_forward;
 mod load;
+mod low_rank;
 mod need;
 mod parts;
 mod random;
@@ -31,6 +32,7 @@ pub(crate) use elementwise::layer_norm;
 use elementwise::rms_norm;
 pub(crate) use embedding::Embedding;
 pub(crate) use feed_forward::{Expand, FeedForward, Mixture, Part};
+pub use load::LoadOptions;
 pub(crate) use load::{kv_dtype, load_parts, slopes};
 pub use need::{kv_layout, weight_format, weights_in_memory};
 pub(crate) use parts::{Packer, Parts};
@@ -38,20 +40,6 @@ pub(crate) use random::random_parts;
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
-
-/// How a model is built.
-#[derive(Clone, Copy, Default)]
-pub struct LoadOptions<'a> {
-    /// What K and V are rounded to; the element type of the weights if not given.
-    pub kv_dtype: Option<KvDtype>,
-    /// How weights are kept; if not given, as the checkpoint has them.
-    pub weights: Option<WeightFormat>,
-    /// What products are computed in; if not given, bf16 where weights are bf16 (as config.json or `weights` says) and
-    /// this machine multiplies that faster, else f32.
-    pub compute: Option<ComputeDtype>,
-    /// Called with the bytes of weights done and in all.
-    pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
-}
 
 /// The K and V of some tokens in one layer, `[tokens, kv_heads * head_dim]` each: K after its norm, before rotation;
 /// both rounded to the layout's dtype.
@@ -78,6 +66,8 @@ pub struct Model {
     position_table: Option<Vec<f32>>,
     embedding_norm: Option<Norm>,
     layers: Vec<Layer>,
+    /// What an adapter adds, layer by layer; empty without one.
+    adapted: Vec<low_rank::Adapted>,
     final_norm: Norm,
     /// `[vocab, hidden]`; the embedding table too, where that is tied.
     head: Linear,
@@ -128,6 +118,7 @@ struct Scratch {
     plain: Matrix,
     added: Matrix,
     routed: feed_forward::Routed,
+    low: low_rank::Scratch,
 }
 
 impl Model {
@@ -202,7 +193,8 @@ impl Model {
             linears.iter().map(|linear| linear.size_in_bytes()).sum::<usize>() + l.feed_forward.size_in_bytes()
         });
         let positions = self.position_table.as_ref().map_or(0, |table| table.len() * 4);
-        layers.sum::<usize>() + self.head.size_in_bytes() + self.embedding.size_in_bytes() + positions
+        let adapted: usize = self.adapted.iter().map(low_rank::Adapted::size_in_bytes).sum();
+        layers.sum::<usize>() + adapted + self.head.size_in_bytes() + self.embedding.size_in_bytes() + positions
     }
 
     /// K and V of the tokens whose hidden states enter `layer`, `[tokens, hidden]`.
@@ -211,14 +203,17 @@ impl Model {
     /// If there is no such layer or the hidden states are of another width.
     pub(crate) fn project_kv(&self, layer: usize, hidden: &Matrix) -> LayerKv {
         self.check(layer, hidden);
-        let (weights, dim) = (&self.layers[layer], self.config.kv_dim());
+        let (weights, dim, adapted) = (&self.layers[layer], self.config.kv_dim(), self.adapted.get(layer));
         let mut kv = LayerKv { k: Matrix::zeros(hidden.rows(), dim), v: Matrix::zeros(hidden.rows(), dim) };
         self.with_scratch(|scratch| {
             for rows in batches(hidden.rows()) {
                 let normed = &mut scratch.normed;
                 self.norm(part(hidden, &rows), &weights.input_norm, weights.k.format(), normed);
-                let k = part_mut(&mut kv.k, &rows);
-                self.profile.time(profile::Part::Project, || weights.k.forward(&*normed, Output::Store(k)));
+                let (k, entering) = (part_mut(&mut kv.k, &rows), (part(hidden, &rows), &weights.input_norm));
+                self.profile.time(profile::Part::Project, || {
+                    weights.k.forward(&*normed, Output::Store(k));
+                    self.add_low_rank(adapted.and_then(|pairs| pairs.k.as_ref()), entering, k, &mut scratch.low);
+                });
                 if let Some(norm) = &weights.k_norm {
                     self.profile.time(profile::Part::Norm, || rms_norm(k, norm, self.config.norm_eps));
                 }
@@ -229,6 +224,7 @@ impl Model {
                 let v = part_mut(&mut kv.v, &rows);
                 self.profile.time(profile::Part::Project, || {
                     weights.v.forward(&*normed, Output::Store(v));
+                    self.add_low_rank(adapted.and_then(|pairs| pairs.v.as_ref()), entering, v, &mut scratch.low);
                     [k, v].into_par_iter().for_each(|values| self.kv_dtype.round(values));
                 });
             }
@@ -325,25 +321,31 @@ impl Model {
             }
         };
         let norm = weights.output_norms.as_ref().map(|norms| &norms[0]);
-        self.profile.time(profile::Part::Output, || self.add(&weights.o, input, norm, hidden, &mut scratch.added));
+        let pair = self.adapted.get(layer).and_then(|pairs| pairs.o.as_ref());
+        let (added, low, mixed) = (&mut scratch.added, &mut scratch.low, &*mixed);
+        let more = |out: &mut [f32]| self.add_low_rank_of(pair, mixed.as_slice(), out, low);
+        self.profile.time(profile::Part::Output, || self.add(&weights.o, input, more, norm, hidden, added));
     }
 
-    /// Adds what `linear` makes of `input` to `hidden`, as [`Model::add_rows`] does.
+    /// Adds what `linear` makes of `input`, and what `more` adds to that, to `hidden`, as [`Model::add_rows`] does.
     fn add<'a>(
         &self,
         linear: &Linear,
         input: impl Into<Input<'a>>,
+        more: impl FnOnce(&mut [f32]),
         norm: Option<&Norm>,
         hidden: &mut [f32],
         added: &mut Matrix,
     ) {
         if norm.is_none() && self.config.residual_scale == 1.0 {
-            return linear.forward(input, Output::Add(hidden));
+            linear.forward(input, Output::Add(hidden));
+            return more(hidden);
         }
         let width = self.config.hidden_size;
         let added = added.reshape(hidden.len() / width, 2 * width);
         let (from, spare) = added.as_mut_slice().split_at_mut(hidden.len());
         linear.forward(input, Output::Store(from));
+        more(from);
         self.add_rows(from, spare, norm, hidden);
     }
 
@@ -378,8 +380,11 @@ impl Model {
         let rows = hidden.len() / config.hidden_size;
         self.norm(hidden, &weights.input_norm, weights.q.format(), &mut scratch.normed);
         let q = scratch.q.reshape(rows, config.query_dim());
-        self.profile
-            .time(profile::Part::Project, || weights.q.forward(&scratch.normed, Output::Store(q.as_mut_slice())));
+        let pair = self.adapted.get(layer).and_then(|pairs| pairs.q.as_ref());
+        self.profile.time(profile::Part::Project, || {
+            weights.q.forward(&scratch.normed, Output::Store(q.as_mut_slice()));
+            self.add_low_rank(pair, (hidden, &weights.input_norm), q.as_mut_slice(), &mut scratch.low);
+        });
         if let Some(norm) = &weights.q_norm {
             self.profile.time(profile::Part::Norm, || rms_norm(q.as_mut_slice(), norm, config.norm_eps));
         }

@@ -78,12 +78,15 @@ impl CudaModel {
     /// As [`Model::load`](crate::model::Model::load); `UnsupportedModel` for what this backend does not run, `Unavailable` where there is no GPU,
     /// `Full` where its memory is too small, `InvalidInput` for more GPUs than the model has KV heads.
     pub fn load(path: &Path, gpus: impl Into<GpuList>, options: LoadOptions<'_>) -> Result<Self> {
+        if options.adapter.is_some() {
+            return Err(Error::unsupported("adapters are not computed on GPUs; take --device cpu, or --adapter none"));
+        }
         let config = ModelFiles::open(path)?.config()?;
         let arithmetic = arithmetic(&config, &options);
         let (read, path) = (config.clone(), path.to_owned());
         let (kv_dtype, weights, compute) = (options.kv_dtype, options.weights, options.compute);
         let pack = move |packer: &OnRanks, progress: Progress<'_>| {
-            let options = LoadOptions { kv_dtype, weights, compute, progress };
+            let options = LoadOptions { kv_dtype, weights, compute, adapter: None, progress };
             ModelFiles::open(&path)?.with_tensors(|tensors| load_parts(&read, tensors, packer, arithmetic, options))
         };
         Self::start(config, gpus.into(), arithmetic, options, Box::new(pack))
@@ -98,7 +101,7 @@ impl CudaModel {
         let made = config.clone();
         let (kv_dtype, weights, compute) = (options.kv_dtype, options.weights, options.compute);
         let pack = move |packer: &OnRanks, progress: Progress<'_>| {
-            let options = LoadOptions { kv_dtype, weights, compute, progress };
+            let options = LoadOptions { kv_dtype, weights, compute, adapter: None, progress };
             random_parts(&made, seed, packer, arithmetic, options)
         };
         Self::start(config, gpus.into(), arithmetic, options, Box::new(pack))

@@ -28,7 +28,7 @@ fn answers() -> Vec<Answers> {
 fn demo_model(kv_dtype: KvDtype, weights: WeightFormat, compute: ComputeDtype) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/demo-model/checkpoint");
     let (kv_dtype, weights, compute) = (Some(kv_dtype), Some(weights), Some(compute));
-    Model::load(&folder, LoadOptions { kv_dtype, weights, compute, progress: None }).unwrap()
+    Model::load(&folder, LoadOptions { kv_dtype, weights, compute, adapter: None, progress: None }).unwrap()
 }
 
 fn answer(model: &Model, prompt: &[u32]) -> Vec<u32> {

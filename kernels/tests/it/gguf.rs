@@ -44,8 +44,13 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn load(path: &Path, weights: Option<WeightFormat>) -> Model {
-    let options =
-        LoadOptions { kv_dtype: Some(KvDtype::F32), weights, compute: Some(ComputeDtype::F32), progress: None };
+    let options = LoadOptions {
+        kv_dtype: Some(KvDtype::F32),
+        weights,
+        compute: Some(ComputeDtype::F32),
+        adapter: None,
+        progress: None,
+    };
     Model::load(path, options).unwrap()
 }
 

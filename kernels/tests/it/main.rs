@@ -1,5 +1,6 @@
 //! Tests of the crate's public surface, in one binary.
 
+mod adapters;
 mod answers;
 mod cuda;
 mod fixtures;

@@ -213,7 +213,7 @@ mod tests {
     fn what_is_written_can_be_loaded_and_a_word_is_a_token() {
         let dir = tempfile::tempdir().unwrap();
         let folder = write_model(dir.path(), Shape::Tiny, 1).unwrap();
-        let options = LoadOptions { kv_dtype: None, weights: None, compute: None, progress: None };
+        let options = LoadOptions { kv_dtype: None, weights: None, compute: None, adapter: None, progress: None };
         let model = Model::load(&folder, options).unwrap();
         let tokenizer = Tokenizer::from_folder(&folder).unwrap();
         tokenizer.check_fits(model.config()).unwrap();

@@ -41,6 +41,7 @@ pub(super) fn open(folder: &Path, tiers: Tiers, of: &Of<'_>, env: &Env) -> Resul
         config: of.shape.json().as_bytes(),
         tokenizer: b"none",
         weights: Weights::Seed(of.seed),
+        adapter: &[],
         arithmetic: of.arithmetic,
         kv_dtype: of.layout.dtype,
         positional: "rope",

@@ -12,6 +12,7 @@ fn identity<'a>(files: &'a [PathBuf]) -> ModelIdentity<'a> {
         config: b"{}",
         tokenizer: b"[]",
         weights: Weights::Files(files),
+        adapter: &[],
         arithmetic: "f32",
         kv_dtype: KvDtype::F16,
         positional: "rope",
@@ -51,6 +52,9 @@ fn everything_that_shapes_kv_counts() {
         take(ModelIdentity { weights: Weights::Files(&files[..1]), ..base }),
         take(ModelIdentity { weights: Weights::Seed(0), ..base }),
         take(ModelIdentity { weights: Weights::Seed(1), ..base }),
+        take(ModelIdentity { adapter: &files[..1], ..base }),
+        take(ModelIdentity { adapter: &files[1..], ..base }),
+        take(ModelIdentity { adapter: &files, ..base }),
         // Bytes may not move from one part to the next.
         take(ModelIdentity { config: b"{}[", tokenizer: b"]", ..base }),
     ];

@@ -43,6 +43,7 @@ async fn open(folder: &TempDir, settings: Settings, reranker: Option<PathBuf>) -
     let folders = Folders {
         data: folder.path().join("data"),
         model: fixtures().join("../../../ops/demo-model/checkpoint"),
+        adapter: None,
         model_id: "demo".into(),
         embedder: fixtures().join("embedding/tiny"),
         reranker,

@@ -35,6 +35,7 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
     let folders = Folders {
         data: folder.path().join("data"),
         model: repository.join("ops/demo-model/checkpoint"),
+        adapter: None,
         model_id: "demo".into(),
         embedder: repository.join("kernels/tests/fixtures/embedding/tiny"),
         reranker: None,

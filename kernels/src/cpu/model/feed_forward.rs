@@ -90,18 +90,24 @@ impl Model {
     pub(super) fn feed_forward(&self, layer: usize, hidden: &mut [f32], scratch: &mut Scratch) {
         let weights = &self.layers[layer];
         let output_norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
-        let Scratch { normed, inner, spare, plain, added, routed, .. } = scratch;
+        let Scratch { normed, inner, spare, plain, added, routed, low, .. } = scratch;
         let inside = Inside { inner: &mut *inner, spare, plain };
         match &weights.feed_forward {
             FeedForward::One(part) => {
                 self.norm(hidden, &weights.post_norm, part.expand.linear().format(), normed);
                 let input = Input::from(&*normed);
                 let rows = hidden.len() / self.config.hidden_size;
-                self.profile.time(profile::Part::FeedForward, || {
-                    self.expand(part, input, rows, self.config.intermediate_size, inside);
+                let adapted = self.adapted.get(layer).filter(|pairs| pairs.expand.is_some() || pairs.down.is_some());
+                self.profile.time(profile::Part::FeedForward, || match adapted {
+                    Some(pairs) => {
+                        let entering = (&*hidden, &weights.post_norm);
+                        self.expand_adapted((part, pairs), entering, input, inside.inner, low);
+                    }
+                    None => self.expand(part, input, rows, self.config.intermediate_size, inside),
                 });
                 self.profile.time(profile::Part::FeedForward, || {
-                    self.add(&part.down, &*inner, output_norm, hidden, added);
+                    let more = |out: &mut [f32]| self.add_down(adapted, out, low);
+                    self.add(&part.down, &*inner, more, output_norm, hidden, added);
                 });
             }
             FeedForward::Experts(mixture) => {
@@ -125,10 +131,15 @@ impl Model {
             Expand::Plain(up) => {
                 let plain = plain.reshape(rows, width);
                 up.forward(input, Output::Store(plain.as_mut_slice()));
-                let activate = if self.config.feed_forward == FeedForwardKind::PlainRelu { relu_row } else { gelu_row };
+                let activate = self.plain_activation();
                 inner.fill(format, rows, width, |row, out| activate(plain.row(row), out));
             }
         }
+    }
+
+    /// What stands between the two products of a plain part.
+    pub(super) fn plain_activation(&self) -> fn(&[f32], &mut [f32]) {
+        if self.config.feed_forward == FeedForwardKind::PlainRelu { relu_row } else { gelu_row }
     }
 
     /// What the experts make of rows `[rows, hidden]` once these are normed: each row's sum, `[rows, hidden]`.

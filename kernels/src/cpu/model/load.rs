@@ -9,15 +9,33 @@ use rayon::prelude::*;
 use super::elementwise::Norm;
 use super::feed_forward::{Expand, FeedForward, Mixture, Part};
 use super::parts::{InMemory, Packer, Parts};
-use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
+use super::{Arithmetic, Embedding, Layer, Model};
 use crate::activation::Activation;
+use crate::adapter::Adapter;
 use crate::config::{Experts, ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
 use crate::linear::{GroupedRows, Precision, Weights};
 use crate::simd;
 use crate::weights::{Tensor, TensorSource};
-use tensors::{both, part_of, rows_of, transposed, weights};
+pub(super) use tensors::weights;
+use tensors::{both, part_of, rows_of, transposed};
+
+/// How a model is built.
+#[derive(Clone, Copy, Default)]
+pub struct LoadOptions<'a> {
+    /// What K and V are rounded to; the element type of the weights if not given.
+    pub kv_dtype: Option<KvDtype>,
+    /// How weights are kept; if not given, as the checkpoint has them.
+    pub weights: Option<WeightFormat>,
+    /// What products are computed in; if not given, bf16 where weights are bf16 (as config.json or `weights` says) and
+    /// this machine multiplies that faster, else f32.
+    pub compute: Option<ComputeDtype>,
+    /// What is added to its products; the processor alone has that.
+    pub adapter: Option<&'a Adapter>,
+    /// Called with the bytes of weights done and in all.
+    pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
 
 /// The tensors still to be packed, and how many bytes of them are.
 struct Loader<'a, P> {
@@ -34,7 +52,9 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
     let arithmetic = arithmetic(&config, &options);
     let parts = load_parts(&config, tensors, &InMemory, arithmetic, options)?;
     let kv_dtype = kv_dtype(&config, &options);
-    Ok(Model::of_parts(config, parts, arithmetic, kv_dtype))
+    let mut model = Model::of_parts(config, parts, arithmetic, kv_dtype);
+    options.adapter.map_or(Ok(()), |adapter| model.adapt(adapter))?;
+    Ok(model)
 }
 
 /// A model's weights, each packed by `packer`.

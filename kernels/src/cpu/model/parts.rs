@@ -140,6 +140,7 @@ impl Model {
             position_table,
             embedding_norm,
             layers,
+            adapted: Vec::new(),
             final_norm,
             head,
             scratch: Default::default(),

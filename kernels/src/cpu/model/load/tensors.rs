@@ -14,7 +14,7 @@ pub(super) fn both(biases: &[Option<Vec<f32>>; 2]) -> Option<[&[f32]; 2]> {
     }
 }
 
-pub(super) fn weights<'a>(tensor: &'a Tensor<'_>) -> Weights<'a> {
+pub(in super::super) fn weights<'a>(tensor: &'a Tensor<'_>) -> Weights<'a> {
     match tensor {
         Tensor::F32(values) => Weights::F32(values),
         Tensor::Bf16(bits) => Weights::Bf16(bits),
