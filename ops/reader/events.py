@@ -41,7 +41,8 @@ class Happened:
     def __init__(self, event, rng):
         self.event = event
         self.slots = {}
-        for slot in {*re.findall(r"\{(\w+)\}", event.text)}:
+        # In the order of the text: a set has another one in each process.
+        for slot in dict.fromkeys(re.findall(r"\{(\w+)\}", event.text)):
             kind = KINDS.get(slot) or KINDS.get(slot.rstrip("0123456789")) or slot.rstrip("0123456789")
             self.slots[slot] = values.value(rng, "en", kind)
         self.text = filled(event.text, self.slots)

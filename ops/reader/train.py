@@ -5,7 +5,8 @@
 
 MODEL is a folder of transformers or a GGUF file of a Llama-like model with a chat template in ChatML's form. Half of the contexts are read
 in full, half as ragstone's store has them (a passage's KV computed after system prompt and a primer of unrelated passages, moved to its
-place). Every other step also keeps to what the model says in ordinary chats. All from one seed. OUT is a PEFT folder, written again and again.
+place). Every other step also keeps to what the model says in ordinary chats. All from one seed. OUT is a PEFT folder, written again and again;
+`state.pt` in it is what a run that broke off goes on with, by the same command.
 """
 
 import argparse
@@ -138,6 +139,20 @@ def save(model, out, base):
     (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def resume(path, model, optimizer, how):
+    """The step to go on with: the same bits as if nothing had broken off."""
+    if not path.exists():
+        return 0
+    state = torch.load(path)
+    if state["how"] != how:
+        raise SystemExit(f"{path} is of a training with other options; remove it, or give another --out")
+    with torch.no_grad():
+        for name, tensor in model.adapter.items():
+            tensor.copy_(state["adapter"][name])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"]
+
+
 def train(rank, arguments, meeting):
     """One of the processes: it takes every `processes`th context of each step, and all add up their gradients.
 
@@ -158,8 +173,12 @@ def train(rank, arguments, meeting):
     parameters = list(model.adapter.values())
     optimizer = torch.optim.AdamW(parameters, lr=arguments.rate, weight_decay=0.01)
     steps = arguments.contexts // arguments.batch
+    how = [getattr(arguments, name) for name in ("contexts", "batch", "rank", "rate", "seed", "processes")]
+    state = arguments.out / "state.pt"
+    first = resume(state, model, optimizer, how)
+    torch.distributed.barrier()
     begin, recent = time.monotonic(), {"full": [], "reuse": [], "chat": []}
-    for step in range(steps):
+    for step in range(first, steps):
         rate = arguments.rate * min(1, (step + 1) / 10) * max(0.04, 1 - step / steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -190,6 +209,9 @@ def train(rank, arguments, meeting):
                 log.write(json.dumps(row) + "\n")
         if rank == 0 and (step % arguments.every == arguments.every - 1 or step == steps - 1):
             save(model, arguments.out, arguments.model.stem)
+            fresh = state.with_suffix(".new")
+            torch.save({"how": how, "adapter": model.adapter, "optimizer": optimizer.state_dict(), "step": step + 1}, fresh)
+            fresh.rename(state)
 
 
 def main():
@@ -205,7 +227,6 @@ def main():
     parser.add_argument("--every", type=int, default=20, help="steps between two writings")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "training-log.jsonl").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(train, (arguments, f"{folder}/meeting"), nprocs=arguments.processes)
 
