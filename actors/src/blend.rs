@@ -19,8 +19,6 @@ pub(crate) const MOST_BUDGET: f64 = 1.0;
 
 /// The budget by default: where answers stay as right as a full prefill's (docs/results.md).
 pub const BALANCED: f64 = 0.03;
-/// About what storing KV and weights in fewer bits does by itself: next to nothing but exact reuse keeps within it.
-pub const STRICT: f64 = 0.005;
 
 /// Fewer prompts say nothing.
 pub(crate) const LEAST_PROMPTS: usize = 8;

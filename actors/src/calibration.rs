@@ -12,6 +12,7 @@
 
 mod deviation;
 mod prompts;
+mod request;
 mod search;
 mod trial;
 
@@ -34,22 +35,20 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::deviation::{AttentionDeviation, Deviation};
 pub use self::prompts::Asked;
+pub use self::request::Calibrate;
 use self::search::{Grid, frontier, most_trials, search};
 use self::trial::{Trials, TryWay, cost};
-use crate::blend::{BALANCED, Blend, Calibration, LEAST_PROMPTS, MOST_BUDGET, Way};
+use crate::blend::{Blend, Calibration, LEAST_PROMPTS, Way};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
 use crate::language_model::LanguageModel;
 use crate::pipeline::Pipeline;
-use crate::prefill::{FIRST_SELECTION_LAYER, Rule};
+use crate::prefill::Rule;
 use crate::report::Blending;
 
 /// A file of this name in a model's folder is its calibration, where it is of the same weights.
 pub const FILE_NAME: &str = "calibration.json";
-
-/// Those of models that ragstone fetches by itself, as `ragstone calibrate --export` wrote them.
-const BUNDLED: &str = include_str!("calibration/bundled.json");
 
 /// The rules that are tried unless a calibration names others: what the question looks at, and what deviates. No one of them is the best
 /// on every model (docs/primer.md).
@@ -62,8 +61,8 @@ const FRONTIER_RATIOS: [f32; 4] = [0.05, 0.15, 0.25, 0.5];
 const PRIMERS: [usize; 4] = [0, 1, 2, 4];
 /// The part of a model's layers behind which its deviation is looked at: early enough to pay, late enough to see anything.
 const PART_OF_LAYERS: usize = 4;
-/// Tokens of all answers together: of each, 2 KiB of the full prefill's distribution are kept.
-const MOST_TOKENS: usize = 51_200;
+/// Of a model with fewer layers every one is tried: where passages meet differs from one to the next.
+const SHALLOW: usize = 8;
 /// Two tokens whose probabilities a full prefill has so near to each other, in nats, are a tie: rounding decides between them. In bf16 it
 /// is two units in the last place of a logit between 16 and 32.
 const TIE_BF16: f32 = 0.25;
@@ -72,71 +71,6 @@ const TIE_F32: f32 = 0.001;
 /// How long a new model's service must have had nothing to do.
 const IDLE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// What a calibration is made of.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Calibrate {
-    /// Questions with their passages; none given: of the collection, or those that come with ragstone.
-    pub questions: Vec<Asked>,
-    /// Passages of this collection.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub collection: Option<String>,
-    /// Prompts at most, 8 to 1000: an eighth of them to search with, the others to certify what was found. Under some 350 certify nothing.
-    pub prompts: usize,
-    /// The longest answer, in tokens, 1 to 256.
-    pub tokens: usize,
-    /// The divergence from a full prefill that is allowed: Kullback-Leibler, the mean of an answer's tokens, in nats, 0 to 1. 1 allows
-    /// everything.
-    pub budget: f64,
-    /// The rules that are tried.
-    pub selectors: Vec<Rule>,
-    /// Only measure: every way on every prompt; nothing is chosen, and what is known of the model stays.
-    pub frontier: bool,
-}
-
-impl Default for Calibrate {
-    fn default() -> Self {
-        Self {
-            questions: Vec::new(),
-            collection: None,
-            prompts: 500,
-            tokens: 16,
-            budget: BALANCED,
-            selectors: RULES.to_vec(),
-            frontier: false,
-        }
-    }
-}
-
-impl Calibrate {
-    /// Checks every value; the error names it.
-    ///
-    /// # Errors
-    /// `InvalidInput`.
-    pub fn check(&self) -> Result<()> {
-        let bad = |message: &str| Err(Error::new(ErrorKind::InvalidInput, message));
-        if !(LEAST_PROMPTS..=1000).contains(&self.prompts) {
-            return bad("`prompts` must lie between 8 and 1000");
-        }
-        if !(1..=256).contains(&self.tokens) {
-            return bad("`tokens` must lie between 1 and 256");
-        }
-        if self.prompts * self.tokens > MOST_TOKENS {
-            return bad("`prompts` times `tokens` must be at most 51200");
-        }
-        if !(self.budget > 0.0 && self.budget <= MOST_BUDGET) {
-            return bad("`budget` must be over 0 and at most 1, in nats, such as 0.03");
-        }
-        if self.questions.iter().any(|asked| asked.passages.is_empty() || asked.question.trim().is_empty()) {
-            return bad("`questions`: every one needs a question and at least one passage");
-        }
-        if self.collection.is_some() && !self.questions.is_empty() {
-            return bad("give `questions` or a `collection`, not both");
-        }
-        Ok(())
-    }
-}
 
 /// What a calibration tells on its way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -155,23 +89,14 @@ pub enum CalibrationEvent {
     Finished(Calibration),
 }
 
-/// What was found of a model: by this node, by whoever made its folder, or by this project; the latest of them. What cannot be read counts as
-/// nothing.
+/// What was found of a model: by this node, or by whoever made its folder; the later of the two. What cannot be read counts as nothing.
 pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path) -> Result<Option<Calibration>> {
     let kept: Option<Calibration> = catalog.calibration(name)?;
     // What an earlier version refused, no trained model could have passed.
     let kept = kept.filter(|kept| kept.chosen.is_some() || kept.budget > 0.0);
-    let all = [kept, beside(weights, folder), bundled(weights)?];
-    // Of equals the first.
-    Ok(all.into_iter().flatten().rev().max_by_key(|found| found.measured_unix_ms))
-}
-
-/// The calibration of a model that ragstone comes with, where it is of these weights.
-fn bundled(weights: &str) -> Result<Option<Calibration>> {
-    let known: Vec<Calibration> = serde_json::from_str(BUNDLED).map_err(|error| {
-        Error::new(ErrorKind::Internal, format!("the bundled calibrations cannot be read: {error}"))
-    })?;
-    Ok(known.into_iter().find(|known| known.weights == weights))
+    let beside = beside(weights, folder)
+        .filter(|beside| kept.as_ref().is_none_or(|kept| kept.measured_unix_ms < beside.measured_unix_ms));
+    Ok(beside.or(kept))
 }
 
 /// The calibration in the model's folder, where it is of these weights.
@@ -313,20 +238,9 @@ impl Calibrator {
             );
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
-        let (count, layers) = (prompts.len(), model.config().layers);
-        let costs = pipeline.store.costs().model();
-        let failed = Mutex::new(None);
-        let costs_of = |selection, ratio| {
-            cost(&costs, layers, selection, ratio).unwrap_or_else(|error| {
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                f64::INFINITY
-            })
-        };
+        let count = prompts.len();
         let fillers = pipeline.known.fillers().clone();
-        let all = grid(layers, &wanted, fillers.segments().len()).ways(costs_of);
-        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(error);
-        }
+        let all = self.ways(&wanted, fillers.segments().len())?;
         let end_tokens = pipeline.assembler.tokenizer().eos_ids().to_vec();
         let answers = (end_tokens, wanted.tokens);
         let is_exact = model.arithmetic().compute == ComputeDtype::F32 && model.kv_layout().dtype == KvDtype::F32;
@@ -378,6 +292,23 @@ impl Calibrator {
         Ok(calibration)
     }
 
+    /// The ways that are tried, by what they cost on this machine; a primer has `most` passages at the most.
+    fn ways(&self, wanted: &Calibrate, most: usize) -> Result<Vec<Way>> {
+        let (costs, layers) = (self.0.pipeline.store.costs().model(), self.0.model.config().layers);
+        let failed = Mutex::new(None);
+        let costs_of = |selection, ratio| {
+            cost(&costs, layers, selection, ratio).unwrap_or_else(|error| {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                f64::INFINITY
+            })
+        };
+        let all = grid(layers, wanted, most).ways(costs_of);
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(all),
+        }
+    }
+
     /// The questions, and whose passages they are over.
     async fn asked(&self, wanted: &Calibrate) -> Result<(String, Vec<prompts::Prompt>)> {
         if !wanted.questions.is_empty() {
@@ -410,11 +341,10 @@ impl Calibrator {
 /// The ways that are tried in a model of `layers`, with a primer of `most` passages at the most.
 fn grid(layers: usize, wanted: &Calibrate, most: usize) -> Grid {
     let ratios = if wanted.frontier { FRONTIER_RATIOS } else { RATIOS };
-    let rules = wanted.selectors.clone();
-    let layer = (layers / PART_OF_LAYERS).max(FIRST_SELECTION_LAYER);
+    let layer = layers / PART_OF_LAYERS;
     Grid {
-        rules,
-        layers: [layer].into_iter().filter(|layer| *layer < layers).collect(),
+        rules: wanted.selectors.clone(),
+        layers: if layers < SHALLOW { (0..layers).collect() } else { vec![layer] },
         ratios: ratios.to_vec(),
         primers: PRIMERS.into_iter().filter(|primer| *primer <= most).collect(),
     }

@@ -397,15 +397,8 @@ impl<B: Backend> Bench<B> {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
         let fusor = Arc::new(Fusor::new(store, device, runtime, ReadAhead::default()));
-        let fuse = Fuse {
-            segments,
-            tenant: TENANT.into(),
-            primer: Primer::none(),
-            options,
-            on_device,
-            explain: false,
-            speculative: false,
-        };
+        let (tenant, primer, (explain, speculative)) = (TENANT.into(), Primer::none(), (false, false));
+        let fuse = Fuse { segments, tenant, primer, options, on_device, explain, speculative };
         let fused = self.runtime.block_on(fusor.handle(fuse))?;
         let look_up_ms = started.elapsed_ms();
         let prefix = fused.plan.device_tokens() as usize;

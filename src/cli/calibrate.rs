@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use futures::StreamExt;
-use ragstone_actors::blend::{BALANCED, Calibration, Evidence, STRICT, Verdict};
+use ragstone_actors::blend::{BALANCED, Calibration, Evidence, Verdict};
 use ragstone_actors::calibration::{Asked, Calibrate, CalibrationEvent, RULES};
 use ragstone_actors::report::Blending;
 use ragstone_actors::{InlineDocument, Rule};
@@ -32,8 +32,8 @@ pub struct Args {
     /// The longest answer that is compared, in tokens
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     tokens: u32,
-    /// The divergence from a full prefill that is allowed: `strict` (0.005), `balanced` (0.03), or a number of nats a token up to 1
-    #[arg(long, value_name = "NATS", default_value = "balanced", value_parser = budget)]
+    /// The divergence from a full prefill that is allowed, in nats a token; half of it needs twice as many prompts
+    #[arg(long, value_name = "NATS", default_value_t = BALANCED)]
     budget: f64,
     /// Only measure every way on every prompt, and show what each costs and keeps; nothing is chosen
     #[arg(long, conflicts_with_all = ["export", "show"])]
@@ -100,15 +100,6 @@ fn request(args: &Args) -> Result<Calibrate> {
         selectors: if args.selector.is_empty() { RULES.to_vec() } else { args.selector.clone() },
         frontier: args.frontier,
     })
-}
-
-/// A budget by its name, or a number.
-fn budget(text: &str) -> std::result::Result<f64, String> {
-    match text {
-        "strict" => Ok(STRICT),
-        "balanced" => Ok(BALANCED),
-        _ => text.parse().map_err(|_| "a budget is `strict`, `balanced`, or a number of nats such as 0.03".to_owned()),
-    }
 }
 
 fn show(known: &KnownCalibration) -> Result<()> {
@@ -201,7 +192,7 @@ mod tests {
         };
         let text = table(&found);
         for words in [
-            "chosen: two-stage @2 15 %, primer 4, 0.200",
+            "chosen: two-stage 15 %, primer 4, 0.200",
             "plain reuse                         0.100        8    0.2000   0.0100   0.500       3  over the budget\n",
             "    0.0200   0.0100   0.500       3  certified\n",
             "    0.0400   0.0100   0.500       3\n",
@@ -209,10 +200,9 @@ mod tests {
             assert!(text.contains(words), "no {words} in {text}");
         }
         found.chosen = None;
-        assert!(table(&found).contains("closest was two-stage @2 15 %, primer 4 with 0.0200 +- 0.0100"));
+        assert!(table(&found).contains("closest was two-stage 15 %, primer 4 with 0.0200 +- 0.0100"));
         found.evidence.iter_mut().for_each(|seen| seen.verdict = Verdict::Left);
         assert!(!table(&found).contains("closest"), "a frontier chooses nothing");
-        assert_eq!((budget("strict"), budget("0.1"), budget("much").is_err()), (Ok(STRICT), Ok(0.1), true));
         assert_eq!(ragstone_actors::calibration::FILE_NAME, "calibration.json", "as the help of --export says");
     }
 }

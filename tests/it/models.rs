@@ -18,7 +18,19 @@ const FIXED_LAYERS: [&str; 2] = ["1", "2"];
 fn calibrated(folder: &Folder, model: &str) -> Value {
     let questions = file("calibration.json");
     let rules = "cacheblend,critical-layer";
-    let arguments = ["calibrate", questions.to_str().unwrap(), "--model", model, "--selector", rules, "--json"];
+    let arguments = [
+        "calibrate",
+        questions.to_str().unwrap(),
+        "--model",
+        model,
+        "--selector",
+        rules,
+        "--budget",
+        "0.015",
+        "--prompts",
+        "1000",
+        "--json",
+    ];
     folder.json(&arguments)["chosen"].clone()
 }
 

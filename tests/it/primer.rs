@@ -36,7 +36,7 @@ async fn a_passage_is_stored_behind_the_primer_for_every_place_but_the_first() {
     assert_eq!(ask(&service, &[harbour, works]).await, ["compute", "blend"]);
     assert_eq!(
         ask(&service, &[works, garden, harbour]).await,
-        ["load", "compute", "blend"],
+        ["exact", "compute", "blend"],
         "each was first, and later"
     );
     let (_, status) = service.get("/v1/cache/status").await;

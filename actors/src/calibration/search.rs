@@ -14,15 +14,17 @@ use crate::blend::{Evidence, Verdict, Way};
 use crate::error::Result;
 use crate::prefill::{Rule, Selection};
 
-/// What one token counts at most, in nats: the means of what is bounded can be tested.
+/// What one token counts at most, in nats.
 const CLIP: f32 = 1.0;
+/// What one prompt counts at most where a way is tested: the mean of what is bounded can be, the sooner the tighter the bound.
+const PROMPT_CLIP: f64 = 0.25;
 /// Prompts of half A: at most, and the part of all.
 const MOST_HALF_A: usize = 64;
 const PART_OF_HALF_A: usize = 8;
 /// Prompts of its first round.
 const FIRST_ROUND: usize = 8;
 /// The part of the budget under which a mean must lie for some hundreds of prompts to certify it.
-const CERTIFIABLE: f64 = 0.7;
+const CERTIFIABLE: f64 = 0.8;
 /// Ways that half B sees.
 const FINALISTS: usize = 3;
 /// The error that is allowed for all of them together.
@@ -165,14 +167,15 @@ pub fn search(ways: &[Way], prompts: usize, budget: f64, trial: Trial<'_>) -> Re
     let mut chosen = None;
     for index in finalists {
         let before = &seen[index];
-        let mut bet = Bet::new(budget, ALPHA / FINALISTS as f64, (before.mean(), before.means.len()));
+        let alpha = ALPHA / FINALISTS as f64;
+        let mut bet = Bet::new(budget / PROMPT_CLIP, alpha, (before.mean() / PROMPT_CLIP, before.means.len()));
         let mut verdict = bet.decided().verdict();
         for prompt in half_a..prompts {
             if verdict != Verdict::Undecided {
                 break;
             }
             let outcome = trial(index, &ways[index], prompt)?;
-            bet.take(outcome.mean());
+            bet.take(outcome.mean().min(PROMPT_CLIP) / PROMPT_CLIP);
             seen[index].add(&outcome);
             verdict = bet.decided().verdict();
         }

@@ -99,16 +99,6 @@ fn a_calibration_is_recalled_from_the_catalog_or_the_models_folder_and_not_for_o
 }
 
 #[test]
-fn bundled_calibrations_make_sense() {
-    let known: Vec<Calibration> = serde_json::from_str(BUNDLED).unwrap();
-    for known in known {
-        assert!(known.is_sane() && known.chosen.is_some(), "{}", known.weights);
-        assert_eq!(bundled(&known.weights).unwrap(), Some(known));
-    }
-    assert_eq!(bundled("other").unwrap(), None);
-}
-
-#[test]
 fn what_makes_no_sense_is_named() {
     let asked = Asked { question: "q".into(), passages: Vec::new() };
     for (wanted, word) in [

@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(bet.decided(), Decided::Within);
         assert!((200..350).contains(&prompts), "{prompts}");
         let mut bet = Bet::new(0.03, 0.05 / 3.0, (0.5, 64));
-        (0..3).for_each(|_| bet.take(0.5));
+        (0..9).for_each(|_| bet.take(0.5));
         assert_eq!(bet.decided(), Decided::Over);
         assert_eq!(Bet::new(1.0, 0.01, (0.0, 0)).decided(), Decided::Within, "all is allowed");
     }

@@ -51,7 +51,8 @@ impl<B: Backend> Trials<B> {
     fn fully(&mut self, segments: &[Segment]) -> Result<(Vec<Vec<f32>>, Vec<Matrix>)> {
         let primer = self.fillers.clone();
         let found = keys(segments, &primer)?;
-        let blended = found.iter().filter(|it| it.kind == SegmentKind::Passage && it.standalone_key != it.chain_key);
+        let root_key = found.first().filter(|it| it.kind == SegmentKind::SystemPrompt).and_then(|root| root.chain_key);
+        let blended = found.iter().filter(|it| it.kind == SegmentKind::Passage && it.parent != root_key);
         let pairs: Vec<_> = blended.filter_map(|it| it.chain_key.zip(it.standalone_key)).collect();
         // Stores what is behind system prompt and primer.
         self.fused(segments, Selection::default(), 0.0, &primer)?;

@@ -56,9 +56,9 @@ fn what_is_recomputed_in_full_answers_as_a_full_prefill_does_and_what_is_not_doe
     let some = trials.trial(&way(Selection::default(), 0.5), 0).unwrap();
     assert!(mean(&some) < mean(&none) && mean(&some) > 1e-6, "{some:?} lies between");
     assert_eq!(trials.trial(&way(Selection::default(), 0.5), 0).unwrap(), some, "again is the same");
-    // Behind a primer it is other KV, also of the first passage.
+    // Behind a primer it is other KV.
     let primed = trials.trial(&Way { primer: 2, ..way(Selection::by(Rule::None), 0.0) }, 0).unwrap();
-    assert!(mean(&primed) > 1e-3 && primed != none, "{primed:?}");
+    assert!(mean(&primed) > 1e-4 && primed != none, "{primed:?}");
     let all = trials.trial(&Way { primer: 1, ..way(Selection::default(), 1.0) }, 0).unwrap();
     assert!(!all.differs && mean(&all) < 1e-6, "recomputed in full it does not matter: {all:?}");
     // A prompt whose only passage stands where it was computed has nothing to blend.
@@ -98,9 +98,10 @@ fn deviation_of_kv_is_that_of_two_plain_forwards() {
     let deviation = trials(Arc::new(|| true)).deviation(0, &[]).unwrap();
     let behind: Vec<Segment> = fillers().prompt(Some(&prompt[0]), prompt[1].clone());
     let behind = &behind[..3];
-    let mut begin = 9;
+    // The first passage is exact.
+    let mut begin = 9 + 33;
     let mut wanted = vec![Vec::new(); full.len()];
-    for passage in &prompt[1..4] {
+    for passage in &prompt[2..4] {
         let alone = kv_of(&[behind, std::slice::from_ref(passage)].concat());
         for (layer, wanted) in wanted.iter_mut().enumerate() {
             let rows = |kv: &KvBytes| [floats(&kv.k), floats(&kv.v)];
@@ -119,7 +120,7 @@ fn deviation_of_kv_is_that_of_two_plain_forwards() {
     }
     assert_eq!(deviation.kv.len(), 4);
     for (layer, (seen, wanted)) in deviation.kv.iter().zip(&wanted).enumerate() {
-        assert_eq!(seen.len(), 33 + 16 + 40);
+        assert_eq!(seen.len(), 16 + 40);
         let near = seen.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-3 * b.max(1e-2));
         assert!(near, "layer {layer}: {seen:?} {wanted:?}");
         assert_eq!(seen.iter().all(|value| *value < 1e-6), layer == 0, "K and V of layer 0 come from the tokens alone");
