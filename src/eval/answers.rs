@@ -141,10 +141,9 @@ impl Way {
         Self { reuse, selection: Selection::default(), root: RootCut::Whole, tenant: tenant.into() }
     }
 
-    /// Computes what is missing and keeps it; with a cut root also what the passage is after that alone, in the background.
+    /// Computes what is missing and keeps it.
     fn storing(root: RootCut, tenant: impl Into<String>) -> Self {
-        let reuse = if root == RootCut::Whole { Reuse::Exact } else { Reuse::Auto };
-        Self { root, ..Self::new(reuse, tenant) }
+        Self { root, ..Self::new(Reuse::Exact, tenant) }
     }
 }
 
@@ -297,6 +296,8 @@ impl Asker<'_> {
             Mode::Exact => self.store(question, documents, &storing).await?,
             Mode::Prefix => self.store(question, &documents[..1], &storing).await?,
             Mode::Reuse | Mode::Blend | Mode::MapReduce | Mode::MapRerank => {
+                // In the first place it is computed exactly; in the background also for later ones.
+                let storing = Way { reuse: Reuse::Auto, ..storing };
                 for document in documents {
                     // With a cut root what is left of the system prompt comes first, and no document may be stored after it
                     // as it will stand: another passage comes between them.
