@@ -159,7 +159,7 @@ impl<B: Backend> Trials<B> {
         }
         let root = segments.first().filter(|first| first.kind == SegmentKind::SystemPrompt);
         let mut found = keys(segments, primer)?;
-        let root_key = root.and(found[0].chain_key);
+        let root_key = root.and_then(|_| found.first()?.chain_key);
         for (at, segment) in found.iter_mut().zip(segments).filter(|(_, segment)| !segment.tokens.is_empty()) {
             let key = match segment.kind {
                 // As a look-up has it: the first passage is exact.

@@ -75,7 +75,7 @@ mod tests {
     /// Values as divergences are: mostly small, some large; of the given mean.
     fn heavy(seed: u64, mean: f64) -> impl Iterator<Item = f64> {
         let uniform = move |at: u64| (splitmix64(splitmix64(seed) ^ at) >> 11) as f64 / (1_u64 << 53) as f64;
-        // One in ten is exponential about nine times the mean, the others about a ninth of it.
+        // One in ten is exponential about five times the mean, the others about five ninths of it.
         (0..).map(move |at| {
             let scale = if uniform(2 * at) < 0.1 { 5.0 * mean } else { mean * 5.0 / 9.0 };
             (-scale * (1.0 - uniform(2 * at + 1)).ln()).min(1.0)
