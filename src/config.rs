@@ -36,7 +36,8 @@ pub struct Surface {
     pub data: Option<PathBuf>,
     /// The language model: a folder, a GGUF file, a hub id or `demo`; none given takes the default model.
     pub model: Option<String>,
-    /// The adapter that is added to the language model: a folder, as PEFT saves it, or `none`; none given adds none.
+    /// The adapter that is added to the language model: a folder, as PEFT saves it, `reader` or `none`; none given takes the
+    /// default model's reader.
     pub adapter: Option<String>,
     /// The embedding model: a folder or a hub id; none given takes all-MiniLM-L6-v2.
     pub embedder: Option<String>,

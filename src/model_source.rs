@@ -2,6 +2,7 @@
 //! default model (`model_source/default_model.rs`), in whose place the demo model answers where that cannot be had.
 
 pub mod adapter;
+pub mod bundle;
 pub mod default_model;
 pub mod demo;
 
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ragstone_kernels::gguf::Gguf;
 
 pub use self::default_model::DEFAULT_ID;
+use self::demo::DEMO as DEMO_MODEL;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::{self, HubId};
 
@@ -23,6 +25,8 @@ pub struct ModelFolder {
     pub id: String,
     /// What whoever asks it should know: of the demo model.
     pub note: Option<String>,
+    /// Whether the reader inside this program was trained for it.
+    pub has_reader: bool,
 }
 
 /// The name of the embedded model.
@@ -86,18 +90,18 @@ pub fn has_told() -> bool {
 
 async fn unpacked(models: &Path, note: String) -> Result<ModelFolder> {
     let models = models.to_owned();
-    match tokio::task::spawn_blocking(move || demo::unpack(&models)).await {
-        Ok(path) => Ok(ModelFolder { path: path?, id: DEMO_ID.into(), note: Some(note) }),
+    match tokio::task::spawn_blocking(move || DEMO_MODEL.unpack(&models)).await {
+        Ok(path) => Ok(ModelFolder { path: path?, id: DEMO_ID.into(), note: Some(note), has_reader: false }),
         Err(error) => Err(Error::internal(format!("the demo model could not be written: {error}"))),
     }
 }
 
 fn the_default(path: PathBuf) -> ModelFolder {
-    named(path, DEFAULT_ID.to_owned())
+    ModelFolder { has_reader: true, ..named(path, DEFAULT_ID.to_owned()) }
 }
 
 fn named(path: PathBuf, id: String) -> ModelFolder {
-    ModelFolder { path, id, note: None }
+    ModelFolder { path, id, note: None, has_reader: false }
 }
 
 /// Refuses a setting that names neither a model of this machine nor what the hub could have: known without asking it.

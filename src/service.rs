@@ -74,7 +74,8 @@ impl Service {
         let models = self.held.path().join("models");
         let model = model_source::find(surface.model.as_deref(), surface.offline, &models).await?;
         let data = self.held.path();
-        let adapter = model_source::adapter::find(surface.adapter.as_deref())?;
+        let adapter =
+            model_source::adapter::find(surface.adapter.as_deref(), &model, &self.config.settings.device, &models)?;
         let embedder = embedder_source::find_for(data, surface.embedder.as_deref(), surface.offline).await?;
         let reranker = embedder_source::find_reranker(surface.reranker.as_deref(), surface.offline).await?;
         let models = [Some(&model.path), Some(&embedder.path), reranker.as_ref().map(|folder| &folder.path)];

@@ -89,7 +89,7 @@ pub enum CalibrationEvent {
     Finished(Calibration),
 }
 
-/// What was found of a model: by this node, or by whoever made its folder; the later of the two. What cannot be read counts as nothing.
+/// What was found of a model: by this node, or by whoever made its folder or its adapter's; the later of the two. What cannot be read counts as nothing.
 pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path) -> Result<Option<Calibration>> {
     let kept: Option<Calibration> = catalog.calibration(name)?;
     // What an earlier version refused, no trained model could have passed.

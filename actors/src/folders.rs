@@ -1,6 +1,6 @@
 //! What a start is given, and how far it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where everything is.
 #[derive(Debug, Clone)]
@@ -17,6 +17,13 @@ pub struct Folders {
     pub embedder: PathBuf,
     /// The cross-encoder's folder; `None`: the language model reranks.
     pub reranker: Option<PathBuf>,
+}
+
+impl Folders {
+    /// Where a calibration may stand: what was found of a model without its adapter does not hold with it.
+    pub(crate) fn calibrated(&self) -> &Path {
+        self.adapter.as_ref().unwrap_or(&self.model)
+    }
 }
 
 /// How far the start is.

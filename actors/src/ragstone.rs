@@ -113,7 +113,7 @@ impl Ragstone {
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
             loaded.note(&catalog, &folders.model_id, env.now_unix_ms())?;
             let name = loaded.fingerprint.to_string();
-            let known = calibration::recall(&catalog, &name, &loaded.weights_digest, &folders.model)?;
+            let known = calibration::recall(&catalog, &name, &loaded.weights_digest, folders.calibrated())?;
             let can_move = loaded.model.config().positions.can_move();
             let context = loaded.model.config().max_positions;
             let fillers = primer::bundled(&settings.prompt, &loaded.tokenizer, context)?;

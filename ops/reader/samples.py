@@ -29,8 +29,9 @@ class Sample:
 
 
 class Samples:
-    def __init__(self, rng, questions=6):
-        self.rng, self.questions = rng, questions
+    def __init__(self, rng, questions=6, long=0.65):
+        """`long`: the share of prompts whose passages have the length of a corpus's."""
+        self.rng, self.questions, self.long = rng, questions, long
 
     def filler(self):
         """A passage about something else, for a primer."""
@@ -92,6 +93,9 @@ class Samples:
                 one = rng.choice(found)
                 one.text += f"\n\n{more.text}"
                 one.stated, one.subjects = one.stated + more.stated, one.subjects + more.subjects
+        if rng.random() < self.long:
+            for one in found:
+                self.lengthen(one, found, language, rng.randint(70, 170))
         for one in found:
             if self.events and rng.random() < 0.2:
                 # Something else on the same page.
@@ -100,6 +104,22 @@ class Samples:
                 one.stated += [(happened, fact) for fact in happened.facts()]
         rng.shuffle(found)
         return found
+
+    def lengthen(self, page_, found, language, words):
+        """More on a page, until it has so many words, as passages of a corpus have: other things, and of the same kind of answers."""
+        rng = self.rng
+        while len(page_.text.split()) < words:
+            if self.events and rng.random() < 0.6:
+                more = page([self.events.pop() for _ in range(min(len(self.events), rng.choice([1, 2, 3])))], rng)
+            else:
+                more = document(Subject(rng.choice(WORLDS[language]), rng), rng)
+                names = {subject.name for one in found for subject in one.subjects}
+                if any(subject.name in names for subject in more.subjects):
+                    continue
+            head = f"## {more.title}\n\n" if rng.random() < 0.3 else ""
+            between = rng.choice(["\n\n", "\n\n", "\n", " "])
+            page_.text += ("\n\n" if head else between) + head + more.text
+            page_.stated, page_.subjects = page_.stated + more.stated, page_.subjects + more.subjects
 
     def contradicting(self, world):
         """Two pages of different dates about the same; the later one holds."""

@@ -21,7 +21,7 @@ import torch.distributed
 import torch.multiprocessing
 import torch.nn.functional as F
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 
 import chats
@@ -75,9 +75,9 @@ class Prompts:
         return ids, spans
 
 
-def context(prompts, rng, primers, reuse):
+def context(prompts, rng, primers, reuse, questions, long):
     """The tokens of a sample, how they are read, and its answers' spans in the branches."""
-    made = samples.Samples(rng)
+    made = samples.Samples(rng, questions, long)
     one = made.sample()
     system = prompts.system(one.system)
     passages = [prompts.passage(*passage) for passage in one.passages]
@@ -139,6 +139,14 @@ def save(model, out, base):
     (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def begin_with(model, folder):
+    """Takes over what an earlier training came to."""
+    tensors = load_file(folder / "adapter_model.safetensors")
+    with torch.no_grad():
+        for name, tensor in model.adapter.items():
+            tensor.copy_(tensors[f"base_model.model.{name}"].float())
+
+
 def resume(path, model, optimizer, how):
     """The step to go on with: the same bits as if nothing had broken off."""
     if not path.exists():
@@ -170,10 +178,12 @@ def train(rank, arguments, meeting):
     ordinary = chats.replies(source, tokenizer, arguments.out / "chats.json")
     model = models.Model(source, arguments.rank, 2 * arguments.rank, arguments.seed)
     del source
+    if arguments.begin:
+        begin_with(model, arguments.begin)
     parameters = list(model.adapter.values())
     optimizer = torch.optim.AdamW(parameters, lr=arguments.rate, weight_decay=0.01)
     steps = arguments.contexts // arguments.batch
-    how = [getattr(arguments, name) for name in ("contexts", "batch", "rank", "rate", "seed", "processes")]
+    how = [getattr(arguments, name) for name in ("contexts", "questions", "long", "batch", "rank", "rate", "seed", "processes")]
     state = arguments.out / "state.pt"
     first = resume(state, model, optimizer, how)
     torch.distributed.barrier()
@@ -185,7 +195,7 @@ def train(rank, arguments, meeting):
         for at in range(rank, arguments.batch, arguments.processes):
             reuse = at % 4 in (0, 3)
             rng = random.Random(f"{arguments.seed}/{step}/{at}")
-            loss = loss_of(model, *context(prompts, rng, (0, 2, 2, 4), reuse)) / arguments.batch
+            loss = loss_of(model, *context(prompts, rng, (0, 2, 2, 4), reuse, arguments.questions, arguments.long)) / arguments.batch
             loss.backward()
             recent["reuse" if reuse else "full"].append(loss.item() * arguments.batch)
         if step % (2 * arguments.processes) == 2 * rank:
@@ -218,7 +228,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, type=pathlib.Path)
     parser.add_argument("--out", required=True, type=pathlib.Path)
-    parser.add_argument("--contexts", type=int, default=1000, help="how many are read in all, six questions each")
+    parser.add_argument("--begin", type=pathlib.Path, help="an adapter of the same rank to go on from")
+    parser.add_argument("--contexts", type=int, default=1000, help="how many are read in all, of so many questions each")
+    parser.add_argument("--questions", type=int, default=8)
+    parser.add_argument("--long", type=float, default=0.65, help="the share of contexts with passages as long as a corpus's")
     parser.add_argument("--batch", type=int, default=4, help="contexts a step")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--rate", type=float, default=6e-4)

@@ -44,7 +44,7 @@ pub struct Args {
     /// Only show what is known
     #[arg(long, conflicts_with_all = ["questions", "collection", "selector"])]
     show: bool,
-    /// Write what was found to this file; as calibration.json in the model's folder it serves whoever has the model
+    /// Write what was found to this file; as calibration.json in the folder of the model, or of its adapter, it serves whoever has that
     #[arg(long, value_name = "FILE")]
     export: Option<PathBuf>,
     /// Print one JSON object

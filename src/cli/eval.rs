@@ -142,7 +142,9 @@ async fn open(config: &Config) -> Result<(Ragstone, TempDir)> {
     let kept = tempfile::Builder::new().prefix("ragstone-eval-").tempdir();
     let kept = kept.map_err(|error| Error::io("cannot create a folder in", &std::env::temp_dir(), error))?;
     let (folder, surface) = (kept.path(), &config.surface);
-    let model = model_source::find(surface.model.as_deref(), surface.offline, &folder.join("models")).await?;
+    let models = folder.join("models");
+    let model = model_source::find(surface.model.as_deref(), surface.offline, &models).await?;
+    let adapter = model_source::adapter::find(surface.adapter.as_deref(), &model, &config.settings.device, &models)?;
     let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
     let mut settings = config.settings.clone();
     settings.disk_bytes = settings.disk_bytes.min(MOST_DISK_BYTES);
@@ -157,7 +159,7 @@ async fn open(config: &Config) -> Result<(Ragstone, TempDir)> {
     let folders = Folders {
         data: folder.join("data"),
         model: model.path,
-        adapter: model_source::adapter::find(surface.adapter.as_deref())?,
+        adapter,
         model_id: model.id,
         embedder: embedder.path,
         reranker: reranker.map(|reranker| reranker.path),

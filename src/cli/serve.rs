@@ -77,7 +77,7 @@ pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
 /// A model that cannot be found without a network is refused before anything is touched, and before anybody hears that the service listens.
 async fn check_models(surface: &Surface) -> Result<()> {
     model_source::check(surface.model.as_deref(), surface.offline)?;
-    model_source::adapter::find(surface.adapter.as_deref())?;
+    model_source::adapter::check(surface.adapter.as_deref())?;
     embedder_source::check("embedding model", surface.embedder.as_deref(), surface.offline).await?;
     embedder_source::check("cross-encoder", surface.reranker.as_deref(), surface.offline).await
 }

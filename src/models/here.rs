@@ -15,7 +15,8 @@ use crate::config::Config;
 use crate::data_folder::DataFolder;
 use crate::error::Result;
 use crate::hub::stored::{self, Snapshot};
-use crate::model_source::{default_model, demo};
+use crate::model_source::default_model;
+use crate::model_source::demo::DEMO;
 use crate::{embedder_source, hub, model_source};
 
 /// A model that is here, or a part of one.
@@ -114,7 +115,7 @@ impl Own {
 
 /// What ragstone keeps itself: the demo model of a data folder, and the default models that wheels brought.
 pub fn own(data: &Path) -> Vec<Own> {
-    let demo = Own { id: model_source::DEMO_ID, folder: demo::folder(&data.join("models")) };
+    let demo = Own { id: model_source::DEMO_ID, folder: DEMO.folder(&data.join("models")) };
     let model = default_model::cache_folder().map(|folder| Own { id: model_source::DEFAULT_ID, folder });
     let embedder = embedder_source::cache_folder().ok().map(|folder| Own { id: embedder_source::DEFAULT_ID, folder });
     [demo].into_iter().chain(model).chain(embedder).collect()

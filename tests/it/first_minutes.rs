@@ -247,7 +247,11 @@ async fn the_default_model_answers_the_questions_of_ops_run_right() {
     assert!(of_default.iter().all(is_known), "{of_default:?}");
     let Some(model) = from_outside("MODEL_TEST_FILE", "GGUF file of the default model") else { return };
     let folder = Folder::new();
-    let service = Service::start_unready(folder.serve_command(&[("RAGSTONE_MODEL", model.to_str().unwrap())]));
+    let service = Service::start_unready(folder.serve_command(&[
+        ("RAGSTONE_MODEL", model.to_str().unwrap()),
+        // As it has by itself where nobody names a model.
+        ("RAGSTONE_ADAPTER", "reader"),
+    ]));
     service.wait_until_ready().await;
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/house/papers");
     folder.run(&["ingest", corpus.to_str().unwrap(), "--collection", "house"]).succeeded();
@@ -255,6 +259,7 @@ async fn the_default_model_answers_the_questions_of_ops_run_right() {
     for question in of_default {
         let said = folder.json(&["ask", question, "--collection", "house", "--json"]);
         assert!(is_right(question, said["answer"].as_str().unwrap()), "{question}: {said}");
+        assert_eq!(said["grounding"]["state"], "supported", "{said}");
         let tokens = &said["report"]["tokens"];
         reused = tokens["exact"].as_u64().unwrap() + tokens["blended"].as_u64().unwrap();
     }

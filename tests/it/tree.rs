@@ -241,7 +241,7 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
     ("src/hub/stored.rs", 4, "a model that the owner named"),
     ("src/eval/journal.rs", 1, "the line that a kill cut off, of answers that are asked for again"),
     ("src/models/need.rs", 1, "makes a file of its own larger"),
-    ("src/model_source/demo.rs", 1, "the demo model, which is inside this program"),
+    ("src/model_source/bundle.rs", 1, "the demo model, which is inside this program"),
     ("src/wheel.rs", 2, "a download that lacks files, and what one left that was killed"),
 ];
 

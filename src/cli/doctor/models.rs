@@ -35,7 +35,8 @@ pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) 
     // It is here; nothing is unpacked into the folder.
     let read = async {
         let folder = model_source::find(Some(setting), true, Path::new("")).await?;
-        Ok((folder.id, read(&folder.path, settings)?))
+        let with = model_source::adapter::in_words(surface.adapter.as_deref(), &folder, &settings.device)?;
+        Ok((format!("{}{with}", folder.id), read(&folder.path, settings)?))
     };
     match read.await {
         Err(error) => (Finding::of(what, &error as &crate::error::Error), 0),
