@@ -16,7 +16,7 @@ pub struct Args {
     /// Print one JSON array
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
-    /// Print the table of README: what each is, and its default
+    /// Print the tables of docs/settings.md: what each is, and its default
     #[arg(long)]
     markdown: bool,
 }

@@ -1,4 +1,4 @@
-//! All settings as they are told to people: in help, in README, by `ragstone settings` and on the page.
+//! All settings as they are told to people: in help, in docs/settings.md, by `ragstone settings` and on the page.
 
 use std::fmt::Write;
 
@@ -20,8 +20,12 @@ pub const SURFACE: &[Definition] = &[
     )
         .by_default("SmolLM2-135M-Instruct, fetched once; where it cannot be, the demo model (bench: random weights)")
         .flag(),
-    setting("adapter", "The low-rank adapter that is added to the language model: a folder, as PEFT saves it, or `none`. On the processor alone.")
-        .by_default("none")
+    setting(
+        "adapter",
+        "The low-rank adapter that is added to the language model: a folder, as PEFT saves it, `reader` for the default model's own, or `none`. On \
+         the processor alone.",
+    )
+        .by_default("the default model's reader; none for others, and on a GPU")
         .flag(),
     setting(
         "embedder",
@@ -118,7 +122,7 @@ pub fn plain(text: &str) -> String {
     }
 }
 
-/// README's tables, as Markdown: one a group.
+/// The tables of docs/settings.md, as Markdown: one a group.
 pub fn markdown(listing: &[Setting]) -> String {
     let mut out = String::new();
     for setting in all() {

@@ -1,4 +1,4 @@
-//! One table says everything of every setting: README, help, variables and `ragstone settings` are held against it here. The structs are in
+//! One table says everything of every setting: docs/settings.md, help, variables and `ragstone settings` are held against it here. The structs are in
 //! `src/config/table.rs`.
 
 use std::path::Path;
@@ -8,7 +8,25 @@ use serde_json::Value;
 use crate::harness::Folder;
 
 const BEGIN: &str = "<!-- settings: written by `ragstone settings --markdown` -->\n\n";
+const BEGIN_ROWS: &str = "<!-- settings: rows of docs/settings.md -->\n\n";
 const END: &str = "\n<!-- /settings -->";
+/// Those that README has, too.
+const COMMON: &[&str] = &[
+    "model",
+    "adapter",
+    "embedder",
+    "listen",
+    "keys",
+    "device_bytes",
+    "host_bytes",
+    "disk_bytes",
+    "object_url",
+    "top_k",
+    "chunk_tokens",
+    "weights",
+    "threads",
+    "device",
+];
 
 fn list(folder: &Folder) -> Vec<Value> {
     folder.json(&["settings", "--json"]).as_array().unwrap().clone()
@@ -18,19 +36,33 @@ fn words(text: &str) -> String {
     text.replace('`', "").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// `UPDATE_README=1` writes it anew instead.
-#[test]
-fn readme_has_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = readme.split_once(BEGIN).expect("README.md has the mark before its settings");
-    let (found, after) = rest.split_once(END).expect("README.md has the mark after its settings");
-    let table = Folder::new().run(&["settings", "--markdown"]).succeeded().stdout;
-    if std::env::var_os("UPDATE_README").is_some() {
-        std::fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+/// Puts `table` between the marks of a file, or sees that it stands there.
+fn compare(name: &str, begin: &str, table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(begin).unwrap_or_else(|| panic!("{name} has no mark before its settings"));
+    let (found, after) = rest.split_once(END).unwrap_or_else(|| panic!("{name} has no mark after its settings"));
+    if std::env::var_os("UPDATE_SETTINGS").is_some() {
+        std::fs::write(&path, format!("{before}{begin}{table}{END}{after}")).unwrap();
     } else {
-        assert_eq!(found, table, "UPDATE_README=1 ops/test -p ragstone --test it readme_has_the_table writes it");
+        assert_eq!(
+            found, table,
+            "UPDATE_SETTINGS=1 ops/test -p ragstone --test it the_docs_have_the_settings writes it"
+        );
     }
+}
+
+/// `UPDATE_SETTINGS=1` writes them anew instead: all of them, and in README those that are asked for most.
+#[test]
+fn the_docs_have_the_settings() {
+    let table = Folder::new().run(&["settings", "--markdown"]).succeeded().stdout;
+    compare("docs/settings.md", BEGIN, &table);
+    let row = |name: &&str| {
+        let begin = format!("| `{name}` |");
+        table.lines().find(|line| line.starts_with(&begin)).unwrap_or_else(|| panic!("no setting {name}")).to_owned()
+    };
+    let rows: Vec<String> = COMMON.iter().map(row).collect();
+    compare("README.md", BEGIN_ROWS, &format!("| setting | default | |\n|---|---|---|\n{}\n", rows.join("\n")));
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Definition {
     pub range: Option<(u64, u64)>,
     /// Whether there is a flag of its name.
     pub is_flag: bool,
-    /// README's heading before it; without one it is of the group that stands there.
+    /// The heading before it in docs/settings.md; without one it is of the group that stands there.
     pub heading: Option<&'static str>,
 }
 
@@ -179,7 +179,7 @@ pub const TABLE: &[Definition] = &[
     setting(
         "prompt.date",
         "The date that a chat template prints: `pinned` (26 July 2024), a day such as `\"2026-11-22\"`, or `today`, with which no stored KV is \
-         found again after 00:00 UTC. See [docs/http.md](docs/http.md#how-a-conversation-becomes-a-prompt).",
+         found again after 00:00 UTC. docs/http.md: \"How a conversation becomes a prompt\".",
     ),
     setting(
         "max_queued",
