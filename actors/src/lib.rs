@@ -11,6 +11,7 @@ mod blocking;
 mod budget;
 pub mod calibration;
 mod caller;
+pub mod citation;
 mod collector;
 pub mod costs;
 mod deadline;
@@ -26,6 +27,7 @@ pub mod fusion;
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
 mod grammars;
+pub mod grounding;
 pub mod ingests;
 pub mod jobs;
 pub mod kernel_choice;
@@ -60,8 +62,10 @@ pub mod warm;
 pub mod worker;
 
 pub use caller::Caller;
+pub use citation::Citation;
 pub use embedding::Embedded;
 pub use folders::{Folders, Progress};
+pub use grounding::{Grounding, GroundingState};
 pub use plans::PlanRecord;
 pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 pub use question::{
@@ -73,8 +77,8 @@ pub use ragstone_kernels::error;
 pub use ragstone_kernels::error::{Error, ErrorKind, Result};
 pub use read_prompt::{ReadPrompt, ReadToken, Score};
 pub use report::{
-    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport,
-    RoundReport, TokenEvent, Usage,
+    Alternative, Answer, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport, RoundReport,
+    TokenEvent, Usage,
 };
 pub use reranking::{Rerank, Reranked};
 pub use retrieval::MAX_QUERY_BYTES;

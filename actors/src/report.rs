@@ -1,7 +1,6 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
 use ragstone_kernels::tokenizer::Tokenizer;
-use ragstone_storage::corpus::Elsewhere;
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::segment::SegmentKind;
@@ -9,6 +8,8 @@ use ragstone_storage::tier::Tier;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::citation::Citation;
+use crate::grounding::Grounding;
 use crate::speculation::Speculation;
 
 /// One item of an answer's stream.
@@ -62,6 +63,12 @@ pub struct Finish {
     pub usage: Usage,
     /// What was reused, and the times.
     pub report: ReuseReport,
+    /// The stop text that ended it, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<String>,
+    /// Whether it stands on its passages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grounding: Option<Grounding>,
     /// The token that ended it, its name for its text, where log-probabilities of the prompt were asked for. It is not part of the answer.
     #[serde(skip)]
     pub end_token: Option<TokenEvent>,
@@ -109,27 +116,6 @@ pub struct Answer {
     /// How it ended.
     #[serde(flatten)]
     pub finish: Finish,
-}
-
-/// A passage that stood in the prompt.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Citation {
-    /// From 1: what the request gave, in its order, then what was found, the best first.
-    pub number: usize,
-    /// Its document; empty for documents given inline.
-    pub document_id: String,
-    /// Its document's title.
-    pub title: String,
-    /// File or address it came from, where known.
-    pub source: Option<String>,
-    /// The passage itself.
-    pub text: String,
-    /// What the search scored it, or the reranker between 0 and 1 where there was one; `None` for documents given inline.
-    pub score: Option<f32>,
-    /// Other documents and places where the search found the same text, which stands in the prompt once; 8 at most.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also_in: Vec<Elsewhere>,
 }
 
 /// What was reused and where the time went. The four token counts add up to the prompt.

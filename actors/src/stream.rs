@@ -12,13 +12,13 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use self::repeat::RepeatFilter;
+use crate::citation::Citation;
 use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
+use crate::grounding;
 use crate::read_prompt::ReadPrompt;
-use crate::report::{
-    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage,
-};
+use crate::report::{Alternative, Answer, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
 use crate::turns::Place;
 
 /// An answer whose prompt is prefilled. Dropping it cancels the request.
@@ -33,6 +33,8 @@ pub struct AnswerStream {
     text: TextBuilder,
     tokenizer: Arc<Tokenizer>,
     completion_tokens: u32,
+    /// The answer so far, where it is held against passages.
+    said: String,
     prompt: Option<Arc<ReadPrompt>>,
     end_token: Option<TokenEvent>,
     deadline: Instant,
@@ -78,6 +80,7 @@ impl AnswerStream {
             },
             tokenizer,
             completion_tokens: 0,
+            said: String::new(),
             prompt: opened.prompt,
             end_token: None,
             deadline: opened.deadline,
@@ -152,11 +155,18 @@ impl AnswerStream {
     fn take(&mut self, sampled: &Sampled) -> Result<()> {
         self.completion_tokens += 1;
         let (text, stopped) = self.text.push(sampled.id)?;
+        self.note(&text);
         self.ready.push_back(Event::Token(self.told(sampled, text)));
         if stopped {
             self.finish(FinishReason::Stop);
         }
         Ok(())
+    }
+
+    fn note(&mut self, text: &str) {
+        if !self.citations.is_empty() {
+            self.said.push_str(text);
+        }
     }
 
     /// A token as it is told, with the text that it completes.
@@ -167,6 +177,7 @@ impl AnswerStream {
 
     fn end(&mut self, reason: FinishReason) -> Result<()> {
         let (tail, stopped) = self.text.finish()?;
+        self.note(&tail);
         if !tail.is_empty() {
             self.ready.push_back(Event::Tail(tail));
         }
@@ -181,7 +192,9 @@ impl AnswerStream {
         metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
         self.report.drafts = Drafts::of(self.drafts.get());
         let (report, end_token) = (self.report.clone(), self.end_token.take());
-        self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report, end_token })));
+        let stop = self.text.stop.met.take();
+        let grounding = grounding::of(&self.said, &self.citations);
+        self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report, stop, grounding, end_token })));
     }
 
     fn fail(&mut self, error: Error) -> Result<Event> {
@@ -239,17 +252,21 @@ impl TextBuilder {
 struct StopFilter {
     stop: Vec<String>,
     held: String,
+    /// The one that was met.
+    met: Option<String>,
 }
 
 impl StopFilter {
     fn new(stop: Vec<String>) -> Self {
-        Self { stop: stop.into_iter().filter(|text| !text.is_empty()).collect(), held: String::new() }
+        Self { stop: stop.into_iter().filter(|text| !text.is_empty()).collect(), held: String::new(), met: None }
     }
 
     /// The text that is certain now, and whether a stop string ended it.
     fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
-        if let Some(at) = self.stop.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+        let found = self.stop.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
+        if let Some((at, stop)) = found.min_by_key(|(at, _)| *at) {
+            self.met = Some(stop.clone());
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
         }

@@ -2,6 +2,7 @@
 
 pub mod calls;
 mod date;
+pub mod in_words;
 mod json;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! `/v1/chat/completions` and `/v1/completions`: requests, whole answers, and the chunks of streams.
 
-use ragstone_actors::{Citation, InlineDocument, Reuse, ReuseReport};
+use ragstone_actors::{Citation, Grounding, InlineDocument, Reuse, ReuseReport};
 use ragstone_storage::corpus::Filter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -146,6 +146,9 @@ pub struct Extension {
 pub struct AnswerExtension {
     /// The passages that stood in the prompt, in prompt order, in which a small model has the best one last; `number` says how good each is.
     pub citations: Vec<Citation>,
+    /// Whether the answer stands on them; absent where there are none, and where nothing in it could be looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grounding: Option<Grounding>,
     /// What was reused, and the times.
     pub report: ReuseReport,
 }

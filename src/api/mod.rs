@@ -5,6 +5,7 @@
 //! `ragstone-storage`'s, and here are the envelopes, the requests, and what HTTP adds. A field that may be missing is skipped where it
 //! is; a reader takes what a later version leaves out as the default, and what it adds is ignored.
 
+pub mod anthropic;
 pub mod cache;
 pub mod chat;
 pub mod collections;
@@ -13,6 +14,7 @@ pub mod error;
 pub mod events;
 pub mod keys;
 pub mod models;
+pub mod ollama;
 pub mod openapi;
 mod operations;
 pub mod permissions;

@@ -158,6 +158,12 @@ fn answered(answer: &Answer, answers: &mut SchemaGenerator) -> Value {
             content["text/event-stream"] = stream["text/event-stream"].clone();
             (content, "The answer, or server-sent events: each one's data is this")
         }
+        Answer::Lines(make) => {
+            let schema = make(answers);
+            let mut content = json_content(&schema);
+            content["application/x-ndjson"] = json!({ "schema": schema });
+            (content, "The answer, or JSON lines, each of which is this")
+        }
         Answer::Other(kind) => (json!({ *kind: {} }), "What is there"),
     };
     json!({ "description": description, "content": content })

@@ -11,6 +11,7 @@ use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
+use super::anthropic::{CountTokensRequest, CountedTokens, MessagesAnswer, MessagesEvent, MessagesRequest};
 use super::cache::{
     CacheStatus, CancelledJob, ChangeEntries, CollectGarbage, CollectedGarbage, CopiedEntries, CopyEntries, Entries,
     EntriesQuery, Invalidate, InvalidatedText, KnownCalibration, Plans, Verified, Verify, WarmUp, WarmUpEstimate,
@@ -24,6 +25,10 @@ use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::events::ServiceEvent;
 use super::keys::{AddKey, AddedKey, Key, RevokedKey};
 use super::models::{Health, Ready, ServedModel};
+use super::ollama::{
+    OllamaAnswer, OllamaChat, OllamaEmbed, OllamaEmbedOne, OllamaEmbedding, OllamaEmbeddings, OllamaGenerate,
+    OllamaModels, OllamaShow, OllamaShown, OllamaVersion,
+};
 use super::pml::{AddSchema, EncodeSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
 use super::rerank::{RerankRequest, Reranking};
 use super::responses::{Response, ResponseEvent, ResponsesRequest};
@@ -66,11 +71,13 @@ pub enum Answer {
     Events(Make),
     /// An answer, or events where the request asks for a stream; of a warm-up, where it is no dry run.
     Either(Make, Make),
+    /// An answer, or JSON lines unless the request wants none, each of which is this.
+    Lines(Make),
     /// Something else, by its type.
     Other(&'static str),
 }
 
-use Answer::{Either, Events, Json, Other};
+use Answer::{Either, Events, Json, Lines, Other};
 
 fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
@@ -179,6 +186,12 @@ const MODELS: &[Operation] = &[
     post("/v1/responses", "createResponse", "Answer a text or a list of items, without state")
         .takes(schema::<ResponsesRequest>)
         .answers(Either(schema::<Response>, schema::<ResponseEvent>)),
+    post("/v1/messages", "createMessage", "Answer a conversation, as Anthropic's API has it")
+        .takes(schema::<MessagesRequest>)
+        .answers(Either(schema::<MessagesAnswer>, schema::<MessagesEvent>)),
+    post("/v1/messages/count_tokens", "countTokens", "The tokens of a conversation's prompt, without passages")
+        .takes(schema::<CountTokensRequest>)
+        .answers(Json(schema::<CountedTokens>)),
     post("/v1/embeddings", "createEmbedding", "One unit vector a text")
         .takes(schema::<EmbeddingRequest>)
         .answers(Json(schema::<Embeddings>)),
@@ -189,6 +202,29 @@ const MODELS: &[Operation] = &[
     get("/v1/models", "listModels", "The language model, the embedding model and the cross-encoder")
         .answers(Json(schema::<List<ServedModel>>)),
     get("/v1/models/{model:.+}", "getModel", "One of the models").answers(Json(schema::<ServedModel>)),
+];
+
+/// Ollama's.
+const OLLAMA: &[Operation] = &[
+    post("/api/chat", "ollamaChat", "Answer a conversation, as Ollama's API has it")
+        .takes(schema::<OllamaChat>)
+        .answers(Lines(schema::<OllamaAnswer>)),
+    post("/api/generate", "ollamaGenerate", "Answer a prompt, as Ollama's API has it")
+        .takes(schema::<OllamaGenerate>)
+        .answers(Lines(schema::<OllamaAnswer>)),
+    post("/api/embed", "ollamaEmbed", "One unit vector a text, as Ollama's API has it")
+        .takes(schema::<OllamaEmbed>)
+        .answers(Json(schema::<OllamaEmbeddings>)),
+    post("/api/embeddings", "ollamaEmbedOne", "The vector of one text, as Ollama's API had it")
+        .takes(schema::<OllamaEmbedOne>)
+        .answers(Json(schema::<OllamaEmbedding>)),
+    get("/api/tags", "ollamaTags", "The models, as Ollama's API has it").answers(Json(schema::<OllamaModels>)),
+    get("/api/ps", "ollamaRunning", "The loaded models, as Ollama's API has it").answers(Json(schema::<OllamaModels>)),
+    post("/api/show", "ollamaShow", "What a model is and can, as Ollama's API has it")
+        .takes(schema::<OllamaShow>)
+        .answers(Json(schema::<OllamaShown>)),
+    get("/api/version", "ollamaVersion", "The version of Ollama whose API this is")
+        .answers(Json(schema::<OllamaVersion>)),
 ];
 
 /// What knows documents, schemas and keys.
@@ -276,5 +312,5 @@ const SERVICE: &[Operation] = &[
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Operation> {
-    [SERVICE, MODELS, CORPUS, CACHE].into_iter().flatten()
+    [SERVICE, MODELS, OLLAMA, CORPUS, CACHE].into_iter().flatten()
 }

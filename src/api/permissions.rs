@@ -69,6 +69,16 @@ pub const RULES: &[Rule] = &[
     rule("POST", "/detokenize", Anyone, Read),
     rule("GET", "/tokenizer_info", Anyone, Read),
     rule("POST", "/v1/responses", Anyone, Read),
+    rule("POST", "/v1/messages", Anyone, Read),
+    rule("POST", "/v1/messages/count_tokens", Anyone, Read),
+    rule("POST", "/api/chat", Anyone, Read),
+    rule("POST", "/api/generate", Anyone, Read),
+    rule("POST", "/api/embed", Anyone, Read),
+    rule("POST", "/api/embeddings", Anyone, Read),
+    rule("GET", "/api/tags", Anyone, Read),
+    rule("GET", "/api/ps", Anyone, Read),
+    rule("POST", "/api/show", Anyone, Read),
+    rule("GET", "/api/version", Anyone, Anyone),
     rule("POST", "/v1/embeddings", Anyone, Read),
     rule("POST", "/v1/rerank", Anyone, Read),
     rule("POST", "/v2/rerank", Anyone, Read),
@@ -154,6 +164,16 @@ mod tests {
         POST /detokenize a rwdo
         GET /tokenizer_info a rwdo
         POST /v1/responses a rwdo
+        POST /v1/messages a rwdo
+        POST /v1/messages/count_tokens a rwdo
+        POST /api/chat a rwdo
+        POST /api/generate a rwdo
+        POST /api/embed a rwdo
+        POST /api/embeddings a rwdo
+        GET /api/tags a rwdo
+        GET /api/ps a rwdo
+        POST /api/show a rwdo
+        GET /api/version a arwdo
         POST /v1/embeddings a rwdo
         POST /v1/rerank a rwdo
         POST /v2/rerank a rwdo

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use futures::StreamExt;
-use ragstone_actors::{Citation, ReuseReport};
+use ragstone_actors::{Citation, Grounding, ReuseReport};
 use ragstone_storage::corpus::Filter;
 use serde::Serialize;
 
@@ -119,6 +119,8 @@ struct Ending {
     finish_reason: Option<FinishedBy>,
     model: String,
     citations: Vec<Citation>,
+    /// Whether the answer stands on them; null where that cannot be said.
+    grounding: Option<Grounding>,
     usage: Option<Usage>,
     report: ReuseReport,
 }
@@ -146,8 +148,8 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
             }
             ending.finish_reason = ending.finish_reason.or(piece.finish_reason);
         }
-        if let Some(AnswerExtension { citations, report }) = ragstone {
-            (ending.citations, ending.report) = (citations, report);
+        if let Some(AnswerExtension { citations, grounding, report }) = ragstone {
+            (ending.citations, ending.grounding, ending.report) = (citations, grounding, report);
         }
         ending.usage = usage.or(ending.usage);
     }
@@ -175,6 +177,7 @@ fn print(ending: &Ending, collection: &str) -> Result<()> {
         out.push_str(&note);
     }
     out.push_str(&report::citations(&ending.citations));
+    out.push_str(&report::grounding(ending.grounding.as_ref()));
     out.push_str(&report::reuse(&ending.report));
     output::text(&out)
 }

@@ -45,7 +45,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     if args.json { output::json(&answer.ragstone) } else { output::text(&table(&answer.ragstone)) }
 }
 
-fn table(AnswerExtension { citations, report }: &AnswerExtension) -> String {
+fn table(AnswerExtension { citations, report, .. }: &AnswerExtension) -> String {
     let heads = ["tokens", "source", "from", "MiB", "load ms", "compute ms", "instead ms"];
     let mut lines = vec![("segment".to_owned(), heads.map(str::to_owned), "why")];
     let mut citations = citations.iter();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use ragstone_actors::report::{TierLoad, TokenAccount, Ttft};
 use ragstone_actors::speculation::{Outcome, Speculation};
-use ragstone_actors::{Citation, RerankReport, RerankedBy, ReuseReport, RoundReport};
+use ragstone_actors::{Citation, Grounding, RerankReport, RerankedBy, ReuseReport, RoundReport};
 use ragstone_storage::corpus::Elsewhere;
 use ragstone_storage::tier::Tier;
 
@@ -22,6 +22,11 @@ pub fn citations(citations: &[Citation]) -> String {
         out.push_str(&self::also_in(also_in, "      "));
     }
     if out.is_empty() { out } else { format!("\nSources\n{out}") }
+}
+
+/// A line about what the answer stands on; empty where that cannot be said.
+pub fn grounding(grounding: Option<&Grounding>) -> String {
+    grounding.map_or_else(String::new, |grounding| format!("  {}\n", one_line(&grounding.in_words(), 120)))
 }
 
 /// A line about the other places of a text, if it has some.

@@ -54,6 +54,8 @@ mod tests {
                 reason: FinishReason::Stop,
                 usage: Usage::default(),
                 report: ReuseReport::default(),
+                stop: None,
+                grounding: None,
                 end_token: None,
             },
         }

@@ -9,7 +9,7 @@ use actix_web::http::header::{CACHE_CONTROL, ContentType};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use ragstone_actors::{Answer, Citation, Event, Finish, Question, TokenEvent};
+use ragstone_actors::{Answer, AnswerStream, Citation, Event, Finish, Question, TokenEvent};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::SendTimeoutError;
 use super::asking::{Asking, Begun, Piece, Pieces, Whole};
 use super::error::body;
 use super::identity::Visitor;
-use super::responses::stream::ResponseStream;
+use super::reply::{Prompted, Reply, Wire};
 use super::shape::{Group, Shape, usage};
 use super::told::{Told, Wish};
 use super::tools::{CallReader, Said, Tools};
@@ -40,8 +40,8 @@ pub struct Asked {
     pub include_usage: bool,
     /// What it may call.
     pub tools: Option<Tools>,
-    /// Where the answer is to be a response and not a chat's.
-    pub response: Option<ResponseStream>,
+    /// Where the answer has another form than OpenAI's completions.
+    pub reply: Option<Box<dyn Reply>>,
 }
 
 /// Asks, and answers when the first token is there: what fails before it has its own status.
@@ -64,12 +64,12 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
         visitor.check_still()?;
         trace::describe_answers(groups.iter().flat_map(|group| &group.answers).map(|answer| &answer.finish));
         let whole = Chosen::of(groups, asked.choices, is_search, reader);
-        let response = asked.response;
+        let reply = asked.reply;
         if asked.wish.is_nothing() {
-            return Ok(HttpResponse::Ok().json(whole.json(&shape, response)));
+            return Ok(HttpResponse::Ok().json(whole.json(&shape, reply)));
         }
         // A long prompt takes a while to write, which no thread that others' requests pass has.
-        let written = move || Ok(whole.json(&shape, response).to_string());
+        let written = move || Ok(whole.json(&shape, reply).to_string());
         let text = ragstone.read(caller, deadline, written).await?;
         return Ok(HttpResponse::Ok().content_type(ContentType::json()).body(text));
     }
@@ -78,13 +78,14 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     let begun = state.on_runtime(async move { begin.begin(question).await }).await??;
     let readers = (0..prompts * begun.answers.len()).map(|_| reader()).collect();
     let more = asking.more(asked.more, begun.answers.len());
-    let mut events = Events::new((begun, more), shape, asked.include_usage, readers, asked.response);
+    let wire = asked.reply.as_ref().map_or(Wire::Events, |reply| reply.wire());
+    let mut events = Events::new((begun, more), shape, asked.include_usage, readers, asked.reply);
     events.reader = Some((visitor, state.env.random_u64()));
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
     state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
     Ok(HttpResponse::Ok()
-        .content_type("text/event-stream; charset=utf-8")
+        .content_type(wire.content_type())
         .insert_header((CACHE_CONTROL, "no-cache"))
         .insert_header(("x-accel-buffering", "no"))
         .streaming(sent(received, finished, InFlight::of(request))))
@@ -127,10 +128,10 @@ impl Chosen {
         Self { groups, best, said }
     }
 
-    /// As an answer to the request, or as a response to it.
-    fn json(&self, shape: &Shape, response: Option<ResponseStream>) -> Value {
-        if let (Some(response), [best, ..], [said, ..]) = (response, &self.best[..], &self.said[..]) {
-            return whole_response(response, best, said);
+    /// In OpenAI's form, or in another.
+    fn json(&self, shape: &Shape, reply: Option<Box<dyn Reply>>) -> Value {
+        if let (Some(reply), [best, ..], [said, ..]) = (reply, &self.best[..], &self.said[..]) {
+            return whole_reply(reply, best, said);
         }
         let parts = self.groups.iter().zip(self.best.iter().zip(&self.said));
         let groups: Vec<Group<'_>> =
@@ -149,17 +150,17 @@ fn read_whole(mut reader: CallReader, answer: &Answer) -> Vec<Said> {
     said
 }
 
-/// A response has one answer.
-fn whole_response(mut response: ResponseStream, answers: &[Answer], said: &[Option<Vec<Said>>]) -> Value {
+/// One answer.
+fn whole_reply(mut reply: Box<dyn Reply>, answers: &[Answer], said: &[Option<Vec<Said>>]) -> Value {
     for (answer, said) in answers.iter().zip(said) {
         match said {
-            Some(said) => said.iter().for_each(|said| drop(response.say(said))),
+            Some(said) => said.iter().for_each(|said| drop(reply.say(said))),
             None if answer.text.is_empty() => {}
-            None => drop(response.say(&Said::Text(answer.text.clone()))),
+            None => drop(reply.say(&Said::Text(answer.text.clone()))),
         }
-        response.end(&answer.citations, &answer.finish);
+        reply.end(&answer.citations, &answer.finish);
     }
-    response.response().clone()
+    reply.whole()
 }
 
 /// Events that wait for a client that reads slower than the model writes.
@@ -188,12 +189,6 @@ pub fn event(data: &impl Serialize) -> Bytes {
     Bytes::from(format!("data: {data}\n\n"))
 }
 
-/// One server-sent event that says its type twice, as responses have it.
-fn named_event(data: &Value) -> Bytes {
-    let kind = data["type"].as_str().unwrap_or_default();
-    Bytes::from(format!("event: {kind}\ndata: {data}\n\n"))
-}
-
 /// The events of all answers to a question, as they come. Dropping it drops the answers, which cancels the request.
 struct Events {
     answers: Pieces,
@@ -201,8 +196,9 @@ struct Events {
     per_prompt: usize,
     citations: Vec<Citation>,
     shape: Shape,
-    /// Where the answer is a response and not a chat's.
-    response: Option<ResponseStream>,
+    /// Where the answer has another form than OpenAI's completions.
+    reply: Option<Box<dyn Reply>>,
+    wire: Wire,
     include_usage: bool,
     /// Characters of each choice that were sent so far.
     characters: Vec<usize>,
@@ -222,16 +218,21 @@ impl Events {
         shape: Shape,
         include_usage: bool,
         readers: Vec<Option<CallReader>>,
-        mut response: Option<ResponseStream>,
+        mut reply: Option<Box<dyn Reply>>,
     ) -> Self {
         let (choices, per_prompt) = (readers.len(), begun.answers.len());
-        let openings = match &mut response {
-            Some(response) => response.begin().iter().map(named_event).collect(),
+        let wire = reply.as_ref().map_or(Wire::Events, |reply| reply.wire());
+        let prompted =
+            |answer: &AnswerStream| Prompted { tokens: answer.prompt_tokens, cached: answer.report().tokens.exact };
+        let prompt = begun.answers.first().map(prompted).unwrap_or_default();
+        let openings = match &mut reply {
+            Some(reply) => reply.begin(prompt).iter().map(|event| wire.write(event)).collect(),
             None => (0..choices).filter_map(|index| Some(event(&shape.opening(index)?))).collect(),
         };
         Self {
             ready: openings,
-            response,
+            reply,
+            wire,
             citations: begun.answers.first().map(|answer| answer.citations.clone()).unwrap_or_default(),
             shape,
             include_usage,
@@ -284,8 +285,8 @@ impl Events {
                     Some((reader, fault)) => reader.told(error, *fault),
                     None => error,
                 };
-                let last = match &mut self.response {
-                    Some(response) => named_event(&response.fail(&error)),
+                let last = match &mut self.reply {
+                    Some(reply) => self.wire.write(&reply.fail(&error)),
                     None => event(&body(&error)),
                 };
                 self.ready.push_back(last);
@@ -300,9 +301,10 @@ impl Events {
             Some(reader) => reader.read(piece),
             None => piece.map(|text| Said::Text(text.to_owned())).into_iter().collect(),
         };
-        if let Some(response) = &mut self.response {
-            let said = said.iter().filter(|said| !matches!(said, Said::Text(text) if text.is_empty()));
-            self.ready.extend(said.flat_map(|said| response.say(said)).map(|event| named_event(&event)));
+        if let Some(reply) = &mut self.reply {
+            let (wire, said) =
+                (self.wire, said.iter().filter(|said| !matches!(said, Said::Text(text) if text.is_empty())));
+            self.ready.extend(said.flat_map(|said| reply.say(said)).map(|event| wire.write(&event)));
             return;
         }
         let (mut text, mut calls) = (String::new(), Vec::new());
@@ -338,10 +340,10 @@ impl Events {
 
     fn end(&mut self, index: usize, finish: Finish) {
         self.say(index, None, None);
-        if let Some(response) = &mut self.response {
-            let events = response.end(&self.citations, &finish);
+        if let Some(reply) = &mut self.reply {
+            let (wire, events) = (self.wire, reply.end(&self.citations, &finish));
             trace::describe_answers([&finish]);
-            self.ready.extend(events.iter().map(named_event));
+            self.ready.extend(events.iter().map(|event| wire.write(event)));
             self.drop_answers();
             return;
         }
@@ -370,7 +372,8 @@ mod tests {
     fn answer(text: &str, logprobs: &[f32]) -> Answer {
         let token = |logprob: &f32| TokenEvent { id: 0, text: String::new(), logprob: *logprob, top: Vec::new() };
         let (usage, report) = (Usage::default(), ReuseReport::default());
-        let finish = Finish { reason: FinishReason::Length, usage, report, end_token: None };
+        let finish =
+            Finish { reason: FinishReason::Length, usage, report, stop: None, grounding: None, end_token: None };
         Answer { text: text.into(), citations: Vec::new(), tokens: logprobs.iter().map(token).collect(), finish }
     }
 

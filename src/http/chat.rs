@@ -13,8 +13,7 @@ use super::fields::Fields;
 use super::format;
 use super::generation::{Extension, Generation, alternatives, check_model, is_known, text_of};
 use super::identity::Visitor;
-use super::responses::Requested;
-use super::responses::stream::ResponseStream;
+use super::reply::Reply;
 use super::shape::Shape;
 use super::told::Wish;
 use super::tools::{Tools, name_tools, sent_calls};
@@ -35,13 +34,13 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     Ok(ignored.note(answer(&state, &request, opened, fields, None).await))
 }
 
-/// Answers what the fields ask; as a response where they were `requested` as one.
+/// Answers what the fields ask; in the form of `reply` where there is one.
 pub async fn answer(
     state: &State,
     request: &HttpRequest,
     opened: &Opened,
     mut fields: Fields,
-    requested: Option<Requested>,
+    reply: Option<Box<dyn Reply>>,
 ) -> Answered {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
@@ -91,7 +90,7 @@ pub async fn answer(
         stream: generation.stream,
         include_usage: generation.include_usage,
         tools,
-        response: requested.map(|requested| ResponseStream::new(&state.env, &opened.model_id, requested)),
+        reply,
     };
     let answered = answer::respond(state, request, asked).await;
     match collection {

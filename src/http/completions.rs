@@ -10,6 +10,7 @@ use super::fields::{Fields, is_nothing};
 use super::format;
 use super::generation::{Generation, alternatives, check_model, is_known};
 use super::identity::Visitor;
+use super::reply::Reply;
 use super::shape::Shape;
 use super::told::Wish;
 use crate::api::chat::{Prompt, Unsaid};
@@ -49,10 +50,17 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
-    Ok(ignored.note(answer(&state, &request, opened, fields).await))
+    Ok(ignored.note(answer(&state, &request, opened, fields, None).await))
 }
 
-async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Answered {
+/// Continues what the fields say; in the form of `reply` where there is one, for one prompt.
+pub async fn answer(
+    state: &State,
+    request: &HttpRequest,
+    opened: &Opened,
+    mut fields: Fields,
+    reply: Option<Box<dyn Reply>>,
+) -> Answered {
     check_model(&mut fields, &opened.model_id)?;
     fields.refuse_unless("tools", is_nothing)?;
     fields.refuse_unless("tool_choice", |value| matches!(value.as_str(), Some("none" | "auto")))?;
@@ -116,7 +124,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         stream: generation.stream,
         include_usage: generation.include_usage,
         tools: None,
-        response: None,
+        reply,
     };
     answer::respond(state, request, asked).await
 }

@@ -47,6 +47,12 @@ impl Fields {
         Self(map)
     }
 
+    /// These, and others.
+    pub fn with(mut self, others: Map<String, Value>) -> Self {
+        self.0.extend(others);
+        self
+    }
+
     /// Takes a field; `None` where it is missing or null.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>> {
         match self.0.remove(name) {
@@ -79,6 +85,11 @@ impl Fields {
         let whole = fields.take_all()?;
         fields.finish()?;
         Ok(whole)
+    }
+
+    /// A field, which stays.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
     }
 
     /// Whether a field is given, and not null.

@@ -51,10 +51,19 @@ pub fn admit(state: &State, request: &HttpRequest, path: &str) -> Result<Visitor
     }
 }
 
+/// Where Anthropic's clients send a key.
+pub const API_KEY_HEADER: &str = "x-api-key";
+const UNKNOWN_KEY: &str = "this API key is not known here, or was revoked; ask the service's owner for one";
+
 /// The key that was sent. All of a wrong one is treated alike.
 fn key<'a>(headers: &HeaderMap, keys: impl FnOnce() -> Result<&'a ApiKeys>) -> Result<Arc<ApiKey>> {
     let unknown = |message: &str| Err(Error::new(ErrorKind::Unauthenticated, message));
     let mut sent = headers.get_all(AUTHORIZATION);
+    // As Anthropic's clients send it.
+    let bare = headers.get(API_KEY_HEADER).filter(|_| !headers.contains_key(AUTHORIZATION));
+    if let Some(key) = bare {
+        return keys()?.find(key.as_bytes().trim_ascii()).map_or_else(|| unknown(UNKNOWN_KEY), Ok);
+    }
     let Some(first) = sent.next() else {
         return unknown(
             "this service wants an API key: send it as `Authorization: Bearer …`; its owner makes one by `ragstone keys add`",
@@ -70,7 +79,7 @@ fn key<'a>(headers: &HeaderMap, keys: impl FnOnce() -> Result<&'a ApiKeys>) -> R
     };
     match keys()?.find(sent.trim_ascii()) {
         Some(key) => Ok(key),
-        None => unknown("this API key is not known here, or was revoked; ask the service's owner for one"),
+        None => unknown(UNKNOWN_KEY),
     }
 }
 

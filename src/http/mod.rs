@@ -1,6 +1,7 @@
 //! The HTTP surface: OpenAI's endpoints, collections, what operators look at, and the page.
 
 mod answer;
+mod anthropic;
 mod asking;
 pub mod body;
 mod cache;
@@ -20,10 +21,12 @@ mod ingests;
 mod keys;
 mod logprobs;
 pub mod mcp;
+mod ollama;
 mod operations;
 mod page;
 mod pml;
 mod renewal;
+mod reply;
 mod rerank;
 mod responses;
 mod schemas;
@@ -75,6 +78,9 @@ pub fn app(
         .service(resource("/detokenize", "POST", vec![web::post().to(tokenize::detokenize)]))
         .service(resource("/tokenizer_info", "GET", vec![web::get().to(tokenize::info)]))
         .service(resource("/v1/responses", "POST", vec![web::post().to(responses::create)]))
+        .service(resource("/v1/messages", "POST", vec![web::post().to(anthropic::create)]))
+        .service(resource("/v1/messages/count_tokens", "POST", vec![web::post().to(anthropic::count_tokens)]))
+        .configure(ollama::paths)
         .service(resource("/v1/embeddings", "POST", vec![web::post().to(embeddings::embed)]))
         .service(resource("/v1/rerank", "POST", vec![web::post().to(rerank::rerank)]))
         .service(resource("/v2/rerank", "POST", vec![web::post().to(rerank::rerank)]))

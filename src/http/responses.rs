@@ -6,6 +6,7 @@ pub mod stream;
 use actix_web::{HttpRequest, web};
 use serde_json::{Map, Value, json};
 
+use self::stream::ResponseStream;
 use super::body::Incoming;
 use super::chat;
 use super::fields::Fields;
@@ -58,9 +59,11 @@ pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Inc
     let ignored = fields.ignore_unknown(|name| TAKEN.contains(&name) || HINTS.contains(&name));
     fields.ignore(HINTS);
     let answered = match translate(fields) {
-        Ok((fields, asked)) => chat::answer(&state, &request, opened, fields, Some(asked))
-            .await
-            .map_err(|Refusal(error)| Refusal(renamed(error))),
+        Ok((fields, asked)) => {
+            let reply = ResponseStream::new(&state.env, &opened.model_id, asked);
+            let answered = chat::answer(&state, &request, opened, fields, Some(Box::new(reply))).await;
+            answered.map_err(|Refusal(error)| Refusal(renamed(error)))
+        }
         Err(error) => Err(error.into()),
     };
     Ok(ignored.note(answered))

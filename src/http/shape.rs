@@ -255,8 +255,13 @@ pub fn usage<'a, G: IntoIterator<Item = &'a Finish>>(groups: impl IntoIterator<I
     })
 }
 
-fn extension(citations: &[Citation], finish: &Finish) -> Value {
-    json!({ "citations": citations, "report": finish.report })
+/// `"ragstone"` of an answer.
+pub fn extension(citations: &[Citation], finish: &Finish) -> Value {
+    let mut extension = json!({ "citations": citations, "report": finish.report });
+    if let Some(grounding) = &finish.grounding {
+        extension["grounding"] = json!(grounding);
+    }
+    extension
 }
 
 #[cfg(test)]
@@ -280,7 +285,7 @@ mod tests {
         let usage = Usage { prompt_tokens: 3, completion_tokens: 2 };
         let mut report = ReuseReport::default();
         (report.tokens.exact, report.tokens.blended, report.tokens.computed) = (2, 3, 1);
-        Finish { reason: FinishReason::Length, usage, report, end_token: None }
+        Finish { reason: FinishReason::Length, usage, report, stop: None, grounding: None, end_token: None }
     }
 
     #[test]

@@ -81,6 +81,16 @@ async fn tokenized(state: &State, asks: Caller, opened: &Opened, mut fields: Fie
     Ok(HttpResponse::Ok().json(state.on_runtime(read).await??))
 }
 
+/// How many tokens the prompt of a conversation has.
+pub async fn count(state: &State, asks: Caller, opened: &Opened, mut fields: Fields) -> Result<usize> {
+    let wanted = wanted(&mut fields)?;
+    fields.finish()?;
+    let ragstone = opened.ragstone.clone();
+    let deadline = Duration::from_secs(state.settings.deadline_s);
+    let read = async move { ids(&ragstone, wanted, asks, deadline).await };
+    Ok(state.on_runtime(read).await??.len())
+}
+
 fn wanted(fields: &mut Fields) -> Result<Wanted> {
     let (prompt, content) = (fields.take::<String>("prompt")?, fields.take::<String>("content")?);
     let messages = fields.take::<Vec<RequestMessage>>("messages")?;

@@ -13,10 +13,10 @@ use super::generation::Generation;
 use crate::api::chat::SentCall;
 use crate::error::{Error, Result};
 
-/// The most tools of a request, as OpenAI has it.
-const MAX_TOOLS: usize = 128;
-/// Characters of a tool's name.
-const MAX_NAME: usize = 64;
+/// The most tools of a request: OpenAI's 128 are too few for agents with several MCP servers.
+const MAX_TOOLS: usize = 512;
+/// Characters of a tool's name, as Anthropic has it; OpenAI has 64.
+const MAX_NAME: usize = 128;
 /// Of an id of a call: Mistral's templates refuse others.
 const ID_CHARS: usize = 9;
 
@@ -53,9 +53,8 @@ impl Tools {
         if matches!(choice, Choice::None) {
             return Ok(None);
         }
-        let Some(form) = ragstone.call_form() else {
-            let message = "the model's chat template knows no tools, or calls of another form than Hermes', Llama 3's or \
-                           Mistral's; leave out `tools`";
+        let Some(form) = form(ragstone) else {
+            let message = "the model has no chat template, so there is no way to tell it of tools; leave out `tools`";
             return Err(Error::invalid_field("tools", message));
         };
         if tools.len() > MAX_TOOLS {
@@ -107,6 +106,13 @@ impl Tools {
     }
 }
 
+/// How the model writes calls; `None` where it has no chat template. Where that knows no tools, or calls of another form, they are told in
+/// words (`kernels/src/chat/in_words.rs`).
+pub fn form(ragstone: &Ragstone) -> Option<CallForm> {
+    let in_words = || ragstone.chat_template().map(|_| CallForm::Hermes);
+    ragstone.call_form().or_else(in_words)
+}
+
 fn choice(given: Option<Value>) -> Result<Choice> {
     let Some(value) = given else { return Ok(Choice::Auto) };
     let named = || value["function"]["name"].as_str().or_else(|| value["name"].as_str());
@@ -132,7 +138,7 @@ fn name(index: usize, tool: &Value) -> Result<String> {
         return Err(Error::invalid_field(at("type"), format!("`{}` must be function", at("type"))));
     }
     let is_fit = |name: &&str| {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_plain)
     };
     let function = &tool["function"];
@@ -144,7 +150,7 @@ fn name(index: usize, tool: &Value) -> Result<String> {
         Some(name) => Ok(name.to_owned()),
         None => {
             let param = at("function.name");
-            let message = format!("`{param}` must be a name of at most {MAX_NAME} letters, digits, _ and -");
+            let message = format!("`{param}` must be a name of at most {MAX_NAME} letters, digits, _, . and -");
             Err(Error::invalid_field(param, message))
         }
     }

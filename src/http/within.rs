@@ -22,6 +22,7 @@ use tracing::Instrument;
 use crate::api::TOKEN_HEADER;
 use crate::client::routes::{Reply, Request, Routes};
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::identity::API_KEY_HEADER;
 use crate::http::state::State;
 
 /// Parts of an answer that wait for whoever reads it.
@@ -64,7 +65,13 @@ pub struct Caller {
 impl Caller {
     /// The one who sent `request`.
     pub fn of(request: &HttpRequest) -> Self {
-        let carried = [HOST, ORIGIN, AUTHORIZATION, HeaderName::from_static(TOKEN_HEADER)];
+        let carried = [
+            HOST,
+            ORIGIN,
+            AUTHORIZATION,
+            HeaderName::from_static(API_KEY_HEADER),
+            HeaderName::from_static(TOKEN_HEADER),
+        ];
         let values = |name: &HeaderName| request.headers().get_all(name).cloned().collect::<Vec<_>>();
         let headers = carried.iter().flat_map(|name| values(name).into_iter().map(|value| (name.clone(), value)));
         Self { address: request.peer_addr(), headers: headers.collect() }

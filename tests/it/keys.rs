@@ -119,6 +119,11 @@ fn scrubbed(text: &str) -> Value {
         "pid",
         "completed_at",
         "created_unix_ms",
+        "total_duration",
+        "prompt_eval_duration",
+        "eval_duration",
+        "modified_at",
+        "expires_at",
         // So small a model computes what a disk may decline or not.
         "entries_computed",
         "entries_declined",

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service};
-use crate::openai_client::with_tools;
+use crate::openai_client::{with_template, with_tools};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -168,6 +168,36 @@ async fn calls_are_forced_read_back_and_answered() {
         let (status, error) = service.post(CHAT, &chat(&fields)).await;
         assert_eq!((status, &error["error"]["param"]), (400, &json!(param)), "{error}");
     }
+}
+
+/// SmolLM2's own knows none.
+#[tokio::test]
+async fn tools_are_told_in_words_where_the_template_knows_none() {
+    let folder = Folder::new();
+    let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
+    let model = with_template(&folder, template);
+    let service = folder.serve(&["--model", model.to_str().unwrap()]).await;
+    let plain = service.ask("/tokenize", &chat(&json!({}))).await["count"].as_u64().unwrap();
+    let told = service.ask("/tokenize", &chat(&json!({ "tools": tools() }))).await["count"].as_u64().unwrap();
+    assert!(told > plain + 100, "{plain} tokens without tools, {told} with them");
+    let answer = service
+        .ask(CHAT, &chat(&json!({ "tools": tools(), "tool_choice": "required", "parallel_tool_calls": false })))
+        .await;
+    let call = &answer["choices"][0]["message"]["tool_calls"][0];
+    assert!(["find_boats", "stop"].contains(&call["function"]["name"].as_str().unwrap()), "{answer}");
+    let mut body = chat(&json!({ "tools": tools(), "max_tokens": 5 }));
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({ "role": "assistant", "content": null, "tool_calls": [call] }),
+        json!({ "role": "tool", "tool_call_id": call["id"], "content": "Nine boats" }),
+    ]);
+    let answered = service.ask(CHAT, &body).await;
+    assert!(answered["usage"]["prompt_tokens"].as_u64().unwrap() > told + 20, "{answered}");
+
+    // Without a chat template there is nowhere to tell it.
+    let plain = Folder::new();
+    let service = plain.serve(&[]).await;
+    let (status, error) = service.post(CHAT, &chat(&json!({ "tools": tools() }))).await;
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("tools")), "{error}");
 }
 
 #[tokio::test]

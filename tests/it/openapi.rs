@@ -74,34 +74,42 @@ fn the_check_checks() {
     assert!(!is_fit(json!([{ "n": "1" }])) && !is_fit(json!([{}])) && !is_fit(json!({})));
 }
 
-#[tokio::test]
-async fn the_service_answers_as_its_document_says() {
-    let folder = Folder::new();
-    let service = folder.serve(&["--set", "kv_admission=always", "--set", "calibrate_when_idle=false"]).await;
-    let (status, document) = service.get("/openapi.json").await;
-    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
-    let plain = |route: &str| route.replace(":.+}", "}");
-    let probed: BTreeSet<(String, String)> =
-        PROBES.iter().map(|probe| (plain(probe.route), probe.method.to_lowercase())).collect();
-    let paths = document["paths"].as_object().unwrap();
-    let described: BTreeSet<(String, String)> = paths
-        .iter()
-        .flat_map(|(path, methods)| methods.as_object().unwrap().keys().map(|method| (path.clone(), method.clone())))
-        .collect();
-    assert_eq!(described, probed);
-
-    let text = |id: &str, text: &str| json!({ "id": id, "title": id, "text": text });
-    let documents = [text("roof", "We take slate for the roof."), text("garden", "The garden has two gates.")];
-    service.ask("/v1/collections/notes/documents", &json!({ "documents": documents })).await;
-    let question = json!({
-        "messages": [{ "role": "user", "content": "Who mends the roof?" }], "temperature": 0, "max_tokens": 4,
-        "logprobs": true, "top_logprobs": 1, "ragstone": { "collection": "notes", "explain": true },
-    });
-    let token = folder.token();
-    let asked = [
+/// What is asked: the method, the path as it is described, as it is sent, and the body.
+fn asked(question: Value) -> Vec<(&'static str, &'static str, &'static str, Value)> {
+    vec![
         ("POST", "/v1/chat/completions", "/v1/chat/completions", question),
         ("POST", "/v1/completions", "/v1/completions", json!({ "prompt": "Mara", "max_tokens": 2 })),
         ("POST", "/v1/responses", "/v1/responses", json!({ "input": "Hello", "max_output_tokens": 2, "store": false })),
+        (
+            "POST",
+            "/v1/messages",
+            "/v1/messages",
+            json!({ "messages": [{ "role": "user", "content": "Hello" }], "max_tokens": 2 }),
+        ),
+        (
+            "POST",
+            "/v1/messages/count_tokens",
+            "/v1/messages/count_tokens",
+            json!({ "messages": [{ "role": "user", "content": "a" }] }),
+        ),
+        (
+            "POST",
+            "/api/chat",
+            "/api/chat",
+            json!({ "messages": [{ "role": "user", "content": "Hello" }], "stream": false, "options": { "num_predict": 2 } }),
+        ),
+        (
+            "POST",
+            "/api/generate",
+            "/api/generate",
+            json!({ "prompt": "Hello", "stream": false, "options": { "num_predict": 2 } }),
+        ),
+        ("POST", "/api/embed", "/api/embed", json!({ "input": ["a", "b"] })),
+        ("POST", "/api/embeddings", "/api/embeddings", json!({ "prompt": "a" })),
+        ("GET", "/api/tags", "/api/tags", Value::Null),
+        ("GET", "/api/ps", "/api/ps", Value::Null),
+        ("POST", "/api/show", "/api/show", json!({ "model": "default" })),
+        ("GET", "/api/version", "/api/version", Value::Null),
         ("POST", "/v1/embeddings", "/v1/embeddings", json!({ "input": ["a", "b"] })),
         ("POST", "/v1/rerank", "/v1/rerank", json!({ "query": "roof", "documents": ["slate", { "text": "gates" }] })),
         ("POST", "/v1/collections/{collection}/search", "/v1/collections/notes/search", json!({ "query": "roof" })),
@@ -126,9 +134,35 @@ async fn the_service_answers_as_its_document_says() {
         ("POST", "/v1/cache/invalidate", "/v1/cache/invalidate", json!({ "collection": "notes", "dry_run": true })),
         ("POST", "/v1/cache/warm", "/v1/cache/warm", json!({ "collection": "notes", "dry_run": true })),
         ("POST", "/v1/cache/gc", "/v1/cache/gc", json!({ "dry_run": true })),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn the_service_answers_as_its_document_says() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "kv_admission=always", "--set", "calibrate_when_idle=false"]).await;
+    let (status, document) = service.get("/openapi.json").await;
+    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+    let plain = |route: &str| route.replace(":.+}", "}");
+    let probed: BTreeSet<(String, String)> =
+        PROBES.iter().map(|probe| (plain(probe.route), probe.method.to_lowercase())).collect();
+    let paths = document["paths"].as_object().unwrap();
+    let described: BTreeSet<(String, String)> = paths
+        .iter()
+        .flat_map(|(path, methods)| methods.as_object().unwrap().keys().map(|method| (path.clone(), method.clone())))
+        .collect();
+    assert_eq!(described, probed);
+
+    let text = |id: &str, text: &str| json!({ "id": id, "title": id, "text": text });
+    let documents = [text("roof", "We take slate for the roof."), text("garden", "The garden has two gates.")];
+    service.ask("/v1/collections/notes/documents", &json!({ "documents": documents })).await;
+    let question = json!({
+        "messages": [{ "role": "user", "content": "Who mends the roof?" }], "temperature": 0, "max_tokens": 4,
+        "logprobs": true, "top_logprobs": 1, "ragstone": { "collection": "notes", "explain": true },
+    });
+    let token = folder.token();
     let client = reqwest::Client::new();
-    for (method, path, target, body) in asked {
+    for (method, path, target, body) in asked(question) {
         let request = client.request(method.parse().unwrap(), service.url(target)).header("x-ragstone-token", &token);
         let request = if body.is_null() { request } else { request.json(&body) };
         let response = request.send().await.unwrap();

@@ -17,13 +17,14 @@ use tokio::time::timeout_at;
 use tracing::Instrument;
 
 use super::{Asking, Passage, Pipeline, Prefilled};
+use crate::citation::Citation;
 use crate::deadline::{deadline_after, deadline_error};
 use crate::engine::Decoded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prompt::Task;
 use crate::question::{Context, Input, Question, Reuse, RootCut};
 use crate::report::RerankedBy;
-use crate::report::{Citation, RerankReport, Ttft};
+use crate::report::{RerankReport, Ttft};
 use crate::reranking::{Rerank, Reranked, titled};
 use crate::tenant::check_tenant;
 

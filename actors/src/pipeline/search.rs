@@ -11,10 +11,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::Instrument;
 
 use super::{Asking, Found, Passage, Pipeline, Prefilled};
+use crate::citation::Citation;
 use crate::deadline::remaining;
 use crate::error::Result;
 use crate::question::{Context, Input};
-use crate::report::Citation;
 use crate::retrieval::{Retrieved, Search};
 use crate::speculation::{Hold, Outcome, Speculation, decide};
 

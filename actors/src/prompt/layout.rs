@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use ragstone_kernels::chat::calls::CallForm;
+use ragstone_kernels::chat::in_words::in_words;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date, Told};
 use ragstone_kernels::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -68,12 +69,21 @@ impl ChatLayout {
         }
         check_calls(messages, tools, tokenizer)?;
         let mut messages = messages.to_vec();
+        let tells_tools = self.tells_tools(&messages, tools);
+        if with_passages && !tells_tools {
+            // What tools said becomes the user's, and is no question.
+            if leading_system(&messages) == 0 {
+                messages.insert(0, ChatMessage::new("system", format.system.trim_end()));
+            }
+            ask(&mut messages, format, task);
+        }
+        let (mut messages, tools) = if tells_tools { (messages, tools) } else { (in_words(messages, tools), &[][..]) };
         let mut words = set_words_apart(&mut messages, tokenizer);
         let mut system = None;
         if with_passages {
             system = self.place_system(&mut messages, format);
-            for message in messages.iter_mut().filter(|message| message.role == "user") {
-                message.content = format.render_question(task, &message.content);
+            if tells_tools {
+                ask(&mut messages, format, task);
             }
         }
         let told = format.date.told(today);
@@ -120,6 +130,13 @@ impl ChatLayout {
         self.template.call_form()
     }
 
+    /// Whether the template writes what there is of tools and calls.
+    fn tells_tools(&self, messages: &[ChatMessage], tools: &[Value]) -> bool {
+        let has_calls = |message: &ChatMessage| message.role == "tool" || !message.tool_calls.is_empty();
+        let are_there = !tools.is_empty() || messages.iter().any(has_calls);
+        !are_there || self.template.call_form().is_some()
+    }
+
     /// Sees to it that there is a system prompt. Takes it out of the messages where it is to be folded.
     fn place_system(&self, messages: &mut Vec<ChatMessage>, format: &PromptFormat) -> Option<String> {
         if leading_system(messages) == 0 {
@@ -142,6 +159,13 @@ impl ChatLayout {
         begin.push(ChatMessage::new("user", "?"));
         let render = |date: Date| self.template.render(&begin, true, date).ok();
         render(told) != render(today)
+    }
+}
+
+/// Writes each of the user's messages as a question.
+fn ask(messages: &mut [ChatMessage], format: &PromptFormat, task: Task) {
+    for message in messages.iter_mut().filter(|message| message.role == "user") {
+        message.content = format.render_question(task, &message.content);
     }
 }
 

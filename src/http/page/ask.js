@@ -119,7 +119,7 @@ async function answer(text, turns, signal) {
       const [choice] = event.choices ?? [];
       turn.answer += choice?.delta?.content ?? "";
       said.textContent = turn.answer.trimStart();
-      if (event.ragstone) below.replaceChildren(citations(event.ragstone.citations, collection), details(event.ragstone, choice));
+      if (event.ragstone) below.replaceChildren(citations(event.ragstone, collection), details(event.ragstone, choice));
     }
     if (signal.aborted) below.append(h("p", { class: "quiet" }, "Stopped."));
   } catch (error) {
@@ -141,14 +141,21 @@ function details({ report, citations: cited }, choice) {
   return h("div", {}, cut || "", h("details", { open: true }, h("summary", {}, "The prompt's plan"), plan(report, cited)));
 }
 
-function citations(cited, collection) {
+/** What the answer stands on: its words were looked for in the passages. */
+function grounds({ state, passages, missing = [] }) {
+  if (state === "supported") return h("p", { class: "quiet" }, `The answer's words are in ${passages.length > 1 ? "passages" : "passage"} ${passages.join(" and ")}.`);
+  if (state === "not_in_passages") return h("p", { class: "hint" }, "None of the passages answers it, the model says.");
+  return h("p", { class: "hint" }, missing.length ? `In none of the passages: ${missing.join(", ")}.` : "The answer's words are in none of the passages.");
+}
+
+function citations({ citations: cited, grounding }, collection) {
   if (cited.length === 0) return h("span");
   const place = (other) => other.source || other.title || other.document_id;
-  const item = ({ title, source, text, document_id: id, score, also_in: others = [] }) => h("li", {},
+  const item = ({ number, title, source, text, document_id: id, score, also_in: others = [] }) => h("li", { class: grounding?.passages.includes(number) ? "ground" : "" },
     h("details", {},
       h("summary", {}, title || source || id || "passage", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
       h("p", { class: "passage" }, text),
       others.length ? h("p", { class: "quiet" }, `The same text is in ${others.map(place).join(", ")}.`) : "",
       id && collection ? h("a", { href: `#/collections/${encodeURIComponent(collection)}/${encodeURIComponent(id)}?${new URLSearchParams({ passage: text })}` }, "Open in its document") : ""));
-  return h("div", {}, h("h2", {}, "Passages"), h("ol", { class: "citations" }, [...cited].sort((one, other) => one.number - other.number).map(item)));
+  return h("div", {}, grounding ? grounds(grounding) : "", h("h2", {}, "Passages"), h("ol", { class: "citations" }, [...cited].sort((one, other) => one.number - other.number).map(item)));
 }

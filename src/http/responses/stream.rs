@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::Requested;
 use crate::error::Error;
 use crate::http::error::body;
+use crate::http::reply::{Prompted, Reply};
+use crate::http::shape;
 use crate::http::tools::Said;
 
 /// A response as it grows.
@@ -37,57 +39,6 @@ impl ResponseStream {
             }
         }
         Self { response, sequence: 0, open: None }
-    }
-
-    /// The first events.
-    pub fn begin(&mut self) -> Vec<Value> {
-        let response = self.response.clone();
-        vec![
-            self.event("response.created", json!({ "response": response })),
-            self.event("response.in_progress", json!({ "response": response })),
-        ]
-    }
-
-    /// Events of a piece of the answer.
-    pub fn say(&mut self, said: &Said) -> Vec<Value> {
-        match said {
-            Said::Text(text) => self.text(text),
-            Said::Call { id, name, arguments, .. } => self.call(id, name, arguments),
-        }
-    }
-
-    /// The last events: what is open is closed, and the whole response is given out.
-    pub fn end(&mut self, citations: &[Citation], finish: &Finish) -> Vec<Value> {
-        let mut events = self.close();
-        let is_whole = finish.reason == FinishReason::Stop;
-        let (prompt, answer) = (finish.usage.prompt_tokens, finish.usage.completion_tokens);
-        let tokens = finish.report.tokens;
-        self.response["status"] = if is_whole { "completed" } else { "incomplete" }.into();
-        if !is_whole {
-            self.response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
-        }
-        self.response["usage"] = json!({
-            "input_tokens": prompt, "output_tokens": answer, "total_tokens": prompt + answer,
-            "input_tokens_details": { "cached_tokens": tokens.exact, "blended_tokens": tokens.blended },
-            "output_tokens_details": { "reasoning_tokens": 0 },
-        });
-        self.response["ragstone"] = json!({ "citations": citations, "report": finish.report });
-        let kind = if is_whole { "response.completed" } else { "response.incomplete" };
-        let response = self.response.clone();
-        events.push(self.event(kind, json!({ "response": response })));
-        events
-    }
-
-    /// The event that breaks the stream off.
-    pub fn fail(&mut self, error: &Error) -> Value {
-        let error = body(error).error;
-        let fields = json!({ "code": error.code, "message": error.message, "param": error.param });
-        self.event("error", fields)
-    }
-
-    /// The response as it stands.
-    pub fn response(&self) -> &Value {
-        &self.response
     }
 
     fn event(&mut self, kind: &str, mut fields: Value) -> Value {
@@ -165,6 +116,54 @@ impl ResponseStream {
     }
 }
 
+impl Reply for ResponseStream {
+    fn begin(&mut self, _prompt: Prompted) -> Vec<Value> {
+        let response = self.response.clone();
+        vec![
+            self.event("response.created", json!({ "response": response })),
+            self.event("response.in_progress", json!({ "response": response })),
+        ]
+    }
+
+    fn say(&mut self, said: &Said) -> Vec<Value> {
+        match said {
+            Said::Text(text) => self.text(text),
+            Said::Call { id, name, arguments, .. } => self.call(id, name, arguments),
+        }
+    }
+
+    fn end(&mut self, citations: &[Citation], finish: &Finish) -> Vec<Value> {
+        let mut events = self.close();
+        let is_whole = finish.reason == FinishReason::Stop;
+        let (prompt, answer) = (finish.usage.prompt_tokens, finish.usage.completion_tokens);
+        let tokens = finish.report.tokens;
+        self.response["status"] = if is_whole { "completed" } else { "incomplete" }.into();
+        if !is_whole {
+            self.response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+        }
+        self.response["usage"] = json!({
+            "input_tokens": prompt, "output_tokens": answer, "total_tokens": prompt + answer,
+            "input_tokens_details": { "cached_tokens": tokens.exact, "blended_tokens": tokens.blended },
+            "output_tokens_details": { "reasoning_tokens": 0 },
+        });
+        self.response["ragstone"] = shape::extension(citations, finish);
+        let kind = if is_whole { "response.completed" } else { "response.incomplete" };
+        let response = self.response.clone();
+        events.push(self.event(kind, json!({ "response": response })));
+        events
+    }
+
+    fn fail(&mut self, error: &Error) -> Value {
+        let error = body(error).error;
+        let fields = json!({ "code": error.code, "message": error.message, "param": error.param });
+        self.event("error", fields)
+    }
+
+    fn whole(&self) -> Value {
+        self.response.clone()
+    }
+}
+
 fn part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
@@ -186,14 +185,17 @@ mod tests {
     fn events_add_up_to_the_response() {
         let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested(Map::new()));
         let call = Said::Call { index: 0, id: "c1".into(), name: "look".into(), arguments: "{}".into() };
-        let mut events = stream.begin();
+        let mut events = stream.begin(Prompted::default());
         for said in [Said::Text("a".into()), Said::Text("b".into()), call] {
             events.extend(stream.say(&said));
         }
         let usage = Usage { prompt_tokens: 3, completion_tokens: 2 };
         let mut report = ReuseReport::default();
         (report.tokens.exact, report.tokens.blended) = (2, 1);
-        events.extend(stream.end(&[], &Finish { reason: FinishReason::Length, usage, report, end_token: None }));
+        events.extend(stream.end(
+            &[],
+            &Finish { reason: FinishReason::Length, usage, report, stop: None, grounding: None, end_token: None },
+        ));
         let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
         let expected = [
             "created",
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(kinds, expected.map(|kind| format!("response.{kind}")));
         assert!(events.iter().enumerate().all(|(index, event)| event["sequence_number"] == index));
         let response = &events.last().unwrap()["response"];
-        assert_eq!(response, stream.response());
+        assert_eq!(*response, stream.whole());
         assert_eq!(response["output"][0]["content"][0]["text"], "ab");
         assert_eq!(response["output"][1]["call_id"], "c1");
         assert_eq!(response["usage"]["input_tokens_details"], json!({ "cached_tokens": 2, "blended_tokens": 1 }));

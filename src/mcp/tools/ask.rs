@@ -1,6 +1,7 @@
 //! `ask`
 
 use futures::StreamExt;
+use ragstone_actors::GroundingState;
 use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,7 @@ struct Told {
     finish_reason: FinishedBy,
     model: String,
     citations: Vec<Passage>,
+    grounding: Option<GroundingState>,
     prompt_tokens: u32,
     cached_tokens: u32,
     blended_tokens: u32,
@@ -107,7 +109,7 @@ impl Answer {
             return Err(Error::new(ErrorKind::Unavailable, "the answer broke off; ask again"));
         };
         let first_token_ms = self.extension.as_ref().map(|extension| extension.report.ttft.total_ms);
-        let mut cited = self.extension.unwrap_or_default().citations;
+        let AnswerExtension { citations: mut cited, grounding, .. } = self.extension.unwrap_or_default();
         cited.sort_by_key(|citation| citation.number);
         let citations: Vec<Passage> =
             cited.into_iter().map(|citation| Passage::of_citation(collection, citation.number, citation)).collect();
@@ -115,6 +117,7 @@ impl Answer {
         if !citations.is_empty() {
             text.push_str("\n\nSources:");
             citations.iter().for_each(|citation| text.push_str(&format!("\n{}", citation.heading())));
+            grounding.iter().for_each(|grounding| text.push_str(&format!("\n{}", grounding.in_words())));
         }
         let Usage { prompt_tokens, completion_tokens, prompt_tokens_details, .. } = self.usage;
         let PromptTokens { cached_tokens, blended_tokens } = prompt_tokens_details;
@@ -123,6 +126,7 @@ impl Answer {
             finish_reason,
             model: self.model,
             citations,
+            grounding: grounding.map(|grounding| grounding.state),
             prompt_tokens,
             cached_tokens,
             blended_tokens,
@@ -171,6 +175,7 @@ mod tests {
             "choices": [{ "delta": {}, "finish_reason": "stop" }], "model": "m",
             "ragstone": {
                 "citations": [{ "number": 1, "document_id": "roof/1", "title": "Roof", "source": null, "text": "slate", "score": 0.5 }],
+                "grounding": { "state": "supported", "passages": [1] },
                 "report": { "ttft": { "total_ms": 1.5 } },
             },
         })));
@@ -183,7 +188,11 @@ mod tests {
         assert_eq!((&structured["cached_tokens"], &structured["blended_tokens"]), (&json!(3), &json!(4)));
         assert_eq!(structured["citations"][0]["uri"], "ragstone://notes/roof%2F1");
         assert_eq!(structured["first_token_ms"], 1.5);
+        assert_eq!(structured["grounding"], "supported");
         let text = serde_json::to_string(&result.content).unwrap();
-        assert!(text.contains("Copper\\n\\nSources:\\n[1] Roof (document `roof/1`)"), "{text}");
+        assert!(
+            text.contains("Copper\\n\\nSources:\\n[1] Roof (document `roof/1`)") && text.contains("are in [1]."),
+            "{text}"
+        );
     }
 }

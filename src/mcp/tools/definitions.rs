@@ -54,6 +54,11 @@ fn ask() -> Tool {
         "finish_reason": { "type": "string", "description": "`stop`: it ended; `length`: max_tokens or the context cut it off." },
         "model": { "type": "string" },
         "citations": { "type": "array", "items": passage() },
+        "grounding": {
+            "type": ["string", "null"], "enum": ["supported", "unsupported", "not_in_passages", null],
+            "description": "Whether the answer's numbers, names and words were found in the passages; `not_in_passages`: the model says that \
+                they have no answer. Null where nothing could be looked for.",
+        },
         "prompt_tokens": count, "cached_tokens": count, "blended_tokens": count, "completion_tokens": count,
         "first_token_ms": { "type": ["number", "null"] },
     });

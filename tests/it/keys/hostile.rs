@@ -64,6 +64,11 @@ async fn hostile_headers_are_no_keys_and_hurt_nobody() {
     let good = line(format!("Bearer {key}").as_bytes());
     assert_eq!(status(&service.address, &good).await, 200);
     assert_eq!(status(&service.address, &line(format!("bearer   {key}  ").as_bytes())).await, 200);
+    assert_eq!(
+        status(&service.address, format!("X-Api-Key: {key}\r\n").as_bytes()).await,
+        200,
+        "as Anthropic's clients send it"
+    );
     let long = [b"Bearer ".to_vec(), b"x".repeat(50_000)].concat();
     for (what, headers) in [
         ("empty", line(b"")),
@@ -79,7 +84,10 @@ async fn hostile_headers_are_no_keys_and_hurt_nobody() {
         ("two keys", line(format!("Bearer {key} {key}").as_bytes())),
         ("twice", [good.clone(), good.clone()].concat()),
         ("many", line(b"Bearer x").repeat(50)),
-        ("the key elsewhere", format!("X-Api-Key: {key}\r\nCookie: key={key}\r\n").into_bytes()),
+        ("the key elsewhere", format!("X-Key: {key}\r\nCookie: key={key}\r\n").into_bytes()),
+        ("no key as Anthropic's clients send it", format!("X-Api-Key: {key}0\r\n").into_bytes()),
+        ("the scheme where there is none", format!("X-Api-Key: Bearer {key}\r\n").into_bytes()),
+        ("a wrong key beside a right one", format!("X-Api-Key: {key}\r\nAuthorization: Bearer x\r\n").into_bytes()),
         ("a wrong owner's token", b"x-ragstone-token: \xff\xff\r\n".to_vec()),
     ] {
         assert_eq!(status(&service.address, &headers).await, 401, "{what}");

@@ -45,6 +45,7 @@ const SEARCH: &str = "/v1/collections/{collection}/search";
 const RENEWAL: &str = "/v1/collections/{collection}/renewal";
 const CHAT: &str = "/v1/chat/completions";
 const TEXTS: &str = "/v1/completions";
+const MESSAGES: &str = "/v1/messages";
 const SCHEMA_AT: &str = "/v1/pml/schemas/{name}";
 
 fn query() -> Value {
@@ -54,6 +55,19 @@ fn query() -> Value {
 /// The very document of the other tenant.
 fn upsert() -> Value {
     json!({ "documents": [{ "id": "ledger", "title": TITLE, "text": TEXT }] })
+}
+
+fn messages(collection: &str) -> Value {
+    json!({
+        "messages": [{ "role": "user", "content": QUESTION }], "temperature": 0, "max_tokens": 2, "ragstone": { "collection": collection },
+    })
+}
+
+fn ollama(collection: &str) -> Value {
+    json!({
+        "messages": [{ "role": "user", "content": QUESTION }], "stream": false, "options": { "temperature": 0, "num_predict": 2 },
+        "ragstone": { "collection": collection },
+    })
 }
 
 /// The text of the other tenant's document in the request itself.
@@ -143,6 +157,28 @@ pub const PROBES: &[Probe] = &[
     post('r', "/tokenize", "/tokenize", || json!({ "prompt": TEXT })),
     post('r', "/detokenize", "/detokenize", || json!({ "tokens": [5, 6] })),
     get('r', "/tokenizer_info", "/tokenizer_info"),
+    post('r', MESSAGES, MESSAGES, || messages("acme/vault")),
+    post('r', MESSAGES, MESSAGES, || messages("vault")),
+    post(
+        'r',
+        "/v1/messages/count_tokens",
+        "/v1/messages/count_tokens",
+        || json!({ "messages": [{ "role": "user", "content": TEXT }] }),
+    ),
+    post('r', "/api/chat", "/api/chat", || ollama("acme/vault")),
+    post('r', "/api/chat", "/api/chat", || ollama("vault")),
+    post(
+        'r',
+        "/api/generate",
+        "/api/generate",
+        || json!({ "prompt": TEXT.repeat(4), "stream": false, "options": { "num_predict": 2 } }),
+    ),
+    post('r', "/api/embed", "/api/embed", || json!({ "input": "a" })),
+    post('r', "/api/embeddings", "/api/embeddings", || json!({ "prompt": "a" })),
+    get('r', "/api/tags", "/api/tags"),
+    get('r', "/api/ps", "/api/ps"),
+    post('r', "/api/show", "/api/show", || json!({ "model": "default" })),
+    get('a', "/api/version", "/api/version"),
     post('r', "/v1/embeddings", "/v1/embeddings", || json!({ "input": "a" })),
     post('r', "/v1/rerank", "/v1/rerank", rerank),
     post('r', "/v2/rerank", "/v2/rerank", rerank),

@@ -1,0 +1,26 @@
+//! What an answer is told to stand beside: the passages of its prompt.
+
+use ragstone_storage::corpus::Elsewhere;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A passage that stood in the prompt.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Citation {
+    /// From 1: what the request gave, in its order, then what was found, the best first.
+    pub number: usize,
+    /// Its document; empty for documents given inline.
+    pub document_id: String,
+    /// Its document's title.
+    pub title: String,
+    /// File or address it came from, where known.
+    pub source: Option<String>,
+    /// The passage itself.
+    pub text: String,
+    /// What the search scored it, or the reranker between 0 and 1 where there was one; `None` for documents given inline.
+    pub score: Option<f32>,
+    /// Other documents and places where the search found the same text, which stands in the prompt once; 8 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also_in: Vec<Elsewhere>,
+}
