@@ -30,6 +30,8 @@ const MOST_CLAIMS: usize = 2000;
 const CAPITALS: f64 = 0.25;
 /// Words of the answer that are named where they are in no passage, at the most.
 const NAMED: usize = 8;
+/// What models begin calls of tools with.
+const CALLS: [&str; 2] = ["<tool_call>", "[TOOL_CALLS]"];
 /// How models say that the passages have no answer, as words between spaces: the readers' own (ops/reader) and usual ones.
 const REFUSALS: &[&str] = &[
     " passages do not say ",
@@ -69,7 +71,7 @@ impl Grounding {
                 format!("The answer's words are in {}.", numbers.join(" and "))
             }
             GroundingState::Unsupported if self.missing.is_empty() => {
-                "The answer's words are in none of the passages.".to_owned()
+                "Too few of the answer's words are in the passages.".to_owned()
             }
             GroundingState::Unsupported => format!("In none of the passages: {}.", self.missing.join(", ")),
             GroundingState::NotInPassages => "None of the passages answers it, the model says.".to_owned(),
@@ -91,7 +93,8 @@ pub enum GroundingState {
 
 /// What `answer` stands on; `None` where there are no passages, or nothing in it could be looked for (`Yes.`).
 pub(crate) fn of(answer: &str, citations: &[Citation]) -> Option<Grounding> {
-    if citations.is_empty() {
+    // A call is no answer.
+    if citations.is_empty() || CALLS.iter().any(|call| answer.contains(call)) {
         return None;
     }
     if is_refusal(answer) {
@@ -147,7 +150,8 @@ fn is_enough(said: &[Word], is_open: &[bool]) -> bool {
 fn is_refusal(answer: &str) -> bool {
     let opening: Vec<String> = answer.unicode_words().take(OPENING).map(str::to_lowercase).collect();
     let opening = format!(" {} ", opening.join(" ")).replace('’', "'");
-    REFUSALS.iter().any(|refusal| opening.contains(refusal))
+    // "The passages do not say, but it is 4500 pounds" is an answer.
+    REFUSALS.iter().any(|refusal| opening.contains(refusal)) && !answer.contains(char::is_numeric)
 }
 
 /// A word of an answer that tells something.
@@ -190,10 +194,10 @@ fn words(answer: &str, telling: usize, has_names: bool) -> Vec<Word> {
 /// An answer without what stands in it for passages and places: `[1]`, and the numbers of a list.
 fn without_marks(answer: &str) -> String {
     let mut plain = String::with_capacity(answer.len());
+    // One line alone may begin with a day.
+    let has_list = answer.lines().filter(|line| behind_number(line).is_some()).count() > 1;
     for line in answer.split_inclusive('\n') {
-        let digits = line.trim_start().trim_start_matches(|letter: char| letter.is_ascii_digit());
-        let is_list = digits.len() < line.trim_start().len() && digits.starts_with(['.', ')']);
-        let mut rest = if is_list && digits[1..].starts_with(' ') { &digits[1..] } else { line };
+        let mut rest = behind_number(line).filter(|_| has_list).unwrap_or(line);
         while let Some((before, after)) = rest.split_once('[') {
             plain.push_str(before);
             let number = after.trim_start_matches(|letter: char| letter.is_ascii_digit() || ", ".contains(letter));
@@ -202,6 +206,14 @@ fn without_marks(answer: &str) -> String {
         plain.push_str(rest);
     }
     plain
+}
+
+/// What stands behind a list's number.
+fn behind_number(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let rest = line.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let rest = rest.strip_prefix(['.', ')']).filter(|_| rest.len() < line.len())?;
+    rest.starts_with(' ').then_some(rest)
 }
 
 /// `10` and `kg` of `10kg`; `F28` is one.
@@ -340,6 +352,7 @@ mod tests {
         ] {
             assert_eq!(state(refusal), Some(GroundingState::NotInPassages), "{refusal}");
         }
+        assert_eq!(state("The passages do not say, but it is 4500 pounds."), Some(GroundingState::Unsupported));
         let late = format!("{} The passages do not say.", "The boiler is serviced by Hoff & Sons. ".repeat(4));
         assert_eq!(state(&late), Some(GroundingState::Supported));
     }
@@ -348,6 +361,7 @@ mod tests {
     fn where_nothing_can_be_looked_for_nothing_is_said() {
         assert_eq!(state("Yes."), None);
         assert_eq!(state(""), None);
+        assert_eq!(state("<tool_call>\n{\"name\": \"pressure\"}\n</tool_call>"), None);
         assert_eq!(of("1.4 bar", &[]), None);
     }
 
@@ -355,6 +369,8 @@ mod tests {
     fn endings_differ_by_three_letters_at_the_most() {
         assert!(is_inflected("serviced", "services") && is_inflected("schlüssel", "schlüssels"));
         assert_eq!(without_marks("a [1, 2] b [c] [3"), "a  b c] 3");
+        assert_eq!(without_marks("13. Oktober"), "13. Oktober", "a day");
+        assert_eq!(without_marks("1. a\n 2) b 3. c"), " a\n b 3. c");
         assert!(
             !is_inflected("house", "hour")
                 && !is_inflected("contract", "contraband")

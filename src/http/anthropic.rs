@@ -37,8 +37,6 @@ const TAKEN: &[&str] = &[
 const HINTS: &[&str] = &["metadata", "service_tier", "cache_control", "betas", "speed", "inference_geo"];
 /// What their clients name where nobody chose a model: it is answered by the one that is here.
 const THEIRS: &str = "claude-";
-/// Stands for a picture.
-const UNSEEN: &str = "[a picture, which this model cannot see]";
 /// Begins a line that Claude Code puts first into its system prompt, of another content each time: with it no prompt would begin as
 /// one before.
 const BILLING: &str = "x-anthropic-billing-header";
@@ -103,14 +101,16 @@ fn translate(mut fields: Fields) -> Result<Fields> {
         }
     }
     chat.insert("ragstone".to_owned(), by_the_model(fields.take_value("ragstone")));
-    if let Some(choice) = fields.take_value("tool_choice") {
+    let choice = fields.take_value("tool_choice");
+    let may_call = fields.has("tools") && choice.as_ref().is_none_or(|choice| choice["type"] != "none");
+    if let Some(choice) = choice {
         chat.insert("parallel_tool_calls".to_owned(), json!(choice["disable_parallel_tool_use"] != true));
         chat.insert("tool_choice".to_owned(), tool_choice(&choice)?);
     }
     let format = fields.take_value("output_config").map(|config| config["format"].clone());
     let format = format.filter(|format| !format.is_null()).or(fields.take_value("output_format"));
     // Where tools may be called, the answer may be a call, which has a form of its own.
-    if let Some(format) = format.filter(|format| format["type"] == "json_schema" && !fields.has("tools")) {
+    if let Some(format) = format.filter(|format| format["type"] == "json_schema" && !may_call) {
         let schema = json!({ "name": "format", "schema": format["schema"] });
         chat.insert("response_format".to_owned(), json!({ "type": "json_schema", "json_schema": schema }));
     }
@@ -200,9 +200,12 @@ fn take_message(index: usize, is_last: bool, mut message: Value, messages: &mut 
             }
             // What a model thought is not shown to it again.
             Some("thinking" | "redacted_thinking") => {}
-            // Earlier ones stay in the conversation for ever.
-            Some("image") if !is_last => said.push(UNSEEN.to_owned()),
-            _ => said.push(block_text(&block, &at)?),
+            // What cannot be read stays in the conversation for ever.
+            _ => match block_text(&block, &at) {
+                Ok(text) => said.push(text),
+                Err(_) if !is_last => said.push(unseen(&block)),
+                Err(error) => return Err(error),
+            },
         }
     }
     let mut text = said.join("\n");
@@ -240,15 +243,19 @@ fn result_text(block: &Value, at: &str) -> Result<String> {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {
             let text = |(number, part): (usize, &Value)| match part["type"].as_str() {
-                Some("image") => Ok(UNSEEN.to_owned()),
-                Some("tool_reference") => Ok(format!("[tool {}]", part["tool_name"].as_str().unwrap_or_default())),
-                _ => block_text(part, &format!("{at}[{number}]")),
+                Some("tool_reference") => format!("[tool {}]", part["tool_name"].as_str().unwrap_or_default()),
+                _ => block_text(part, &format!("{at}[{number}]")).unwrap_or_else(|_| unseen(part)),
             };
-            parts.iter().enumerate().map(text).collect::<Result<Vec<_>>>()?.join("\n")
+            parts.iter().enumerate().map(text).collect::<Vec<_>>().join("\n")
         }
         _ => return Err(Error::invalid_field(at, format!("`{at}` must be a text or a list of blocks"))),
     };
     Ok(if block["is_error"] == true { format!("Error: {text}") } else { text })
+}
+
+/// What stands for a block that cannot be read.
+fn unseen(block: &Value) -> String {
+    format!("[{}, which this model cannot see]", block["type"].as_str().unwrap_or("a block").replace('_', " "))
 }
 
 /// The text of a block: of text, a document of text, or what a search found.
@@ -466,10 +473,10 @@ mod tests {
             read["messages"],
             json!([
                 { "role": "system", "content": "Be brief." },
-                { "role": "user", "content": format!("{UNSEEN}\nLook.") },
+                { "role": "user", "content": "[image, which this model cannot see]\nLook." },
                 { "role": "assistant", "content": null, "tool_calls": [{ "id": "a", "type": "function",
                     "function": { "name": "read", "arguments": {} } }] },
-                { "role": "tool", "tool_call_id": "a", "content": format!("Error: {UNSEEN}") },
+                { "role": "tool", "tool_call_id": "a", "content": "Error: [image, which this model cannot see]" },
                 { "role": "user", "content": "<system-reminder>\nOne file changed.\n</system-reminder>\nGo on." },
             ])
         );

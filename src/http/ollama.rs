@@ -171,7 +171,11 @@ fn common(fields: &mut Fields) -> Result<Map<String, Value>> {
         }
     }
     // Nothing, or less, is as much as there is room for.
-    let most = options.remove("num_predict").and_then(|count| count.as_f64()).filter(|count| *count >= 1.0);
+    let most = options.remove("num_predict").filter(|count| !count.is_null());
+    if most.as_ref().is_some_and(|count| !count.is_number()) {
+        return Err(Error::invalid_field("options.num_predict", "`options.num_predict` must be a number"));
+    }
+    let most = most.and_then(|count| count.as_f64()).filter(|count| *count >= 1.0);
     made.insert("max_tokens".to_owned(), most.map_or(u64::from(u32::MAX), |count| count as u64).into());
     Ok(made)
 }
@@ -335,6 +339,7 @@ mod tests {
             (json!({ "format": "xml" }), "format"),
             (json!({ "options": 7 }), "options"),
             (json!({ "stream": "yes" }), "stream"),
+            (json!({ "options": { "num_predict": "5" } }), "options.num_predict"),
         ] {
             assert_eq!(taken(&body).unwrap_err().at_field(), Some(field));
         }

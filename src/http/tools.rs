@@ -86,12 +86,16 @@ impl Tools {
 
     /// A grammar of calls of these tools.
     fn wanted(&self, indices: &[usize], many: bool, ragstone: &Ragstone) -> Format {
-        let any = json!({ "type": "object" });
-        let tool = |index: &usize| {
-            let schema = &self.list[*index]["function"]["parameters"];
-            (self.names[*index].as_str(), if schema.is_null() { &any } else { schema })
+        let schema = |index: &usize| {
+            let mut schema = self.list[*index]["function"]["parameters"].clone();
+            let says = |field: &&str| schema.get(*field).is_some();
+            if !["type", "$ref", "anyOf", "oneOf", "allOf"].iter().any(says) {
+                schema["type"] = "object".into();
+            }
+            (self.names[*index].as_str(), schema)
         };
-        let tools: Vec<(&str, &Value)> = indices.iter().map(tool).collect();
+        let schemas: Vec<(&str, Value)> = indices.iter().map(schema).collect();
+        let tools: Vec<(&str, &Value)> = schemas.iter().map(|(name, schema)| (*name, schema)).collect();
         let spec = self.form.grammar(&tools, many, |name| ragstone.tokenizer().token_id(name));
         Format { field: "tools", spec: spec.into() }
     }
@@ -142,9 +146,13 @@ fn name(index: usize, tool: &Value) -> Result<String> {
         !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_plain)
     };
     let function = &tool["function"];
-    if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
+    let (parameters, kind) = (&function["parameters"], &function["parameters"]["type"]);
+    if !matches!(parameters, Value::Null | Value::Object(_)) || !(kind.is_null() || kind == "object") {
         let param = at("function.parameters");
-        return Err(Error::invalid_field(&*param, format!("`{param}` must be a JSON schema, an object")));
+        return Err(Error::invalid_field(
+            &*param,
+            format!("`{param}` must be a JSON schema, an object, of type object"),
+        ));
     }
     match function["name"].as_str().filter(is_fit) {
         Some(name) => Ok(name.to_owned()),

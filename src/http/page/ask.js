@@ -145,7 +145,7 @@ function details({ report, citations: cited }, choice) {
 function grounds({ state, passages, missing = [] }) {
   if (state === "supported") return h("p", { class: "quiet" }, `The answer's words are in ${passages.length > 1 ? "passages" : "passage"} ${passages.join(" and ")}.`);
   if (state === "not_in_passages") return h("p", { class: "hint" }, "None of the passages answers it, the model says.");
-  return h("p", { class: "hint" }, missing.length ? `In none of the passages: ${missing.join(", ")}.` : "The answer's words are in none of the passages.");
+  return h("p", { class: "hint" }, missing.length ? `In none of the passages: ${missing.join(", ")}.` : "Too few of the answer's words are in the passages.");
 }
 
 function citations({ citations: cited, grounding }, collection) {
