@@ -142,8 +142,8 @@ async fn whatever_is_dropped_at_whichever_await_gives_back_what_it_held() {
             break;
         }
     }
-    // Changes run as jobs, and are waited for at one await; the others have many.
-    assert!(awaits.iter().all(|polls| *polls > 0) && awaits[0] > 10 && awaits[3] > 3, "{awaits:?}");
+    // Changes run as jobs, and are waited for at one await; the others have several: how many depends on what is ready when it is polled.
+    assert!(awaits.iter().all(|polls| *polls > 0) && awaits[0] > 3 && awaits[3] > 3, "{awaits:?}");
     drop(library);
     close(ragstone, &folder).await;
 }

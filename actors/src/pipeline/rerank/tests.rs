@@ -91,8 +91,8 @@ async fn a_verdict_is_what_the_model_would_have_said_behind_the_passage() {
         let reranked = rerank(&ragstone, None, Reuse::Off, "").await;
         let again = rerank(&ragstone, None, Reuse::Auto, "").await;
         let loaded = rerank(&ragstone, None, Reuse::Auto, "").await;
-        // Each may find the root that another of them has stored: about 45 tokens.
-        let passages = |reranked: &Reranked| reranked.cached_tokens / PAGES.len() as u32 > 60;
+        // Each may find the root that another of them has stored, about 45 tokens, and one that waited its own passage; not all of them.
+        let passages = |reranked: &Reranked| reranked.cached_tokens > reranked.prompt_tokens / 2;
         assert_eq!((reranked.cached_tokens, passages(&again)), (0, false), "`Off` keeps nothing: {again:?}");
         assert!(passages(&loaded), "{loaded:?}");
         for (index, document) in documents().into_iter().enumerate() {
