@@ -13,7 +13,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};

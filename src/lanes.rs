@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ragstone_actors::Caller;
 use ragstone_actors::turns::{Place, Places, Turn, Turns};
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 
 use crate::error::{Error, ErrorKind, Result};
 

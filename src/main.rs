@@ -10,7 +10,6 @@ mod cli;
 mod client;
 mod config;
 mod data_folder;
-mod document;
 mod embedder_source;
 mod eval;
 #[cfg(unix)]
@@ -39,9 +38,9 @@ use ragstone_kernels::error;
 
 fn main() {
     #[cfg(unix)]
-    if let Some(arguments) = document::child::arguments() {
+    if let Some(arguments) = ragstone_documents::child::arguments() {
         // Before anything else: this process is one of many, and short-lived.
-        leave(document::child::run(&arguments));
+        leave(ragstone_documents::child::run(&arguments));
     }
     let cli = cli::Cli::from_arguments();
     let code = match run(cli) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 
 /// Work shorter than this shows nothing.
 const QUIET: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_actors::{Folders, Progress as Loading, Ragstone};
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 
 use crate::config::{Config, KeyMode};
 use crate::data_folder::{HeldFolder, ServiceRecord};

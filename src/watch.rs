@@ -6,7 +6,6 @@ use std::fs::Metadata;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::document;
 use crate::error::Result;
 
 /// Tells a file's states apart.
@@ -87,12 +86,12 @@ impl Watch {
 }
 
 fn stamps(paths: &[PathBuf]) -> Result<Stamps> {
-    let stamped = |file: document::FoundFile| {
+    let stamped = |file: ragstone_documents::FoundFile| {
         // What goes after the walk is not there.
         let metadata = std::fs::metadata(&file.path).ok()?;
         Some((file.path, stamp(&metadata)))
     };
-    Ok(document::find_files(paths)?.files.into_iter().filter_map(stamped).collect())
+    Ok(ragstone_documents::find_files(paths)?.files.into_iter().filter_map(stamped).collect())
 }
 
 #[cfg(unix)]

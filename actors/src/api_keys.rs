@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use ragstone_corpus::{check_stored_name, tenant_of};
+use ragstone_env::Env;
 use ragstone_storage::catalog::{ApiKeyRecord, Catalog, Role};
-use ragstone_storage::corpus::{check_stored_name, tenant_of};
-use ragstone_storage::env::Env;
 
 use crate::blocking::blocking;
 use crate::caller::Caller;

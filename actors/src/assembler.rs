@@ -4,12 +4,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ragstone_env::Env;
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::grammar::{Constraint, GrammarSpec, STACK_BYTES};
 use ragstone_kernels::tokenizer::Tokenizer;
-use ragstone_storage::env::Env;
 use ragstone_storage::segment::{Segment, SegmentKind};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -19,11 +19,11 @@ use crate::caller::Caller;
 use crate::deadline::deadline_error;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammars::Grammars;
-use crate::pml::{Layout, Roles, Schema, compile, modules};
 use crate::prompt::{ChatLayout, PromptFormat, Task, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::turns::Turns;
 use crate::worker::panic_text;
+use ragstone_pml::{Layout, Roles, Schema, compile, modules};
 
 /// Threads that tokenize. Few, because each remembers words, and because one text keeps one of them busy: others go on.
 const THREADS: usize = 4;

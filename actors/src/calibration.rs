@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::Stream;
+use ragstone_corpus::{Corpus, Scope};
+use ragstone_env::Env;
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::corpus::{Corpus, Scope};
-use ragstone_storage::env::Env;
 use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::segment::Segment;
 use schemars::JsonSchema;

@@ -1,6 +1,6 @@
 //! What an answer is told to stand beside: the passages of its prompt.
 
-use ragstone_storage::corpus::Elsewhere;
+use ragstone_corpus::Elsewhere;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

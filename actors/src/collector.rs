@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::lock::locked;
+use ragstone_env::lock::locked;
+use ragstone_env::{Env, Stopwatch};
 use ragstone_storage::tier::object::{CollectOptions, Collected, ObjectTier};
 use tokio::runtime::Handle;
 
@@ -79,10 +79,10 @@ impl Collector {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_env::FailMode;
     use ragstone_kernels::dtype::KvDtype;
     use ragstone_storage::ErrorKind;
     use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
-    use ragstone_storage::env::FailMode;
     use ragstone_storage::key::Fingerprint;
     use ragstone_storage::tier::EntryTier;
 

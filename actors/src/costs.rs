@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use ragstone_env::Env;
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::forward::{Chunk, Forward, Keep, Next, Outcome, Placed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostGrid, CostProfile, Costs, PrefillCost};
-use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::prompt::plan::LOOKING_TOKENS;
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use ragstone_corpus::PassageEncoder;
 use ragstone_kernels::background;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::Result;
-use ragstone_storage::corpus::PassageEncoder;
 
 use crate::prompt::PromptFormat;
 

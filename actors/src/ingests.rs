@@ -2,15 +2,15 @@
 //! that whoever deletes a collection, or a document of its files, must cancel it first: else it brings back what was deleted.
 //!
 //! An ingest writes nothing once it is cancelled: it is asked in the turn to write, and before a collection is made
-//! ([`Corpus::upsert_while`](ragstone_storage::corpus::Corpus::upsert_while)), and a removal cancels before it takes that turn. None can be
+//! ([`Corpus::upsert_while`](ragstone_corpus::Corpus::upsert_while)), and a removal cancels before it takes that turn. None can be
 //! begun between the two, for which [`removing`](Ingests::removing) is held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
+use ragstone_env::lock::locked;
 use ragstone_storage::catalog::{Catalog, IngestJob};
-use ragstone_storage::lock::locked;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -430,7 +430,7 @@ pub fn cancelled(by: CancelledBy) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_storage::env::Env;
+    use ragstone_env::Env;
     use tempfile::TempDir;
 
     use super::*;

@@ -54,8 +54,8 @@ fn processor(cpuinfo: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_env::Env;
     use ragstone_kernels::simd::Work;
-    use ragstone_storage::env::Env;
 
     use super::*;
 

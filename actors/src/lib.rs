@@ -23,9 +23,6 @@ pub mod events;
 pub mod eviction;
 mod folders;
 pub mod fusion;
-#[cfg(test)]
-#[path = "../../tests/fuzz/driver.rs"]
-mod fuzz;
 mod grammars;
 pub mod grounding;
 pub mod ingests;
@@ -37,7 +34,6 @@ mod loaded_model;
 mod manner;
 mod pipeline;
 mod plans;
-pub mod pml;
 pub mod prefill;
 mod primer;
 pub mod prompt;

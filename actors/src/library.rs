@@ -23,10 +23,10 @@ mod withdrawal;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ragstone_corpus::{Corpus, Departures, DocumentInfo, PassageTokens, Scope};
+use ragstone_env::lock::locked;
 use ragstone_storage::catalog::{Catalog, Holder, LeavingPassage, Reach, Removal, RemovalRow};
-use ragstone_storage::corpus::{Corpus, Departures, DocumentInfo, PassageTokens, Scope};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
-use ragstone_storage::lock::locked;
 use ragstone_storage::store::KvStore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ragstone_env::Env;
 use ragstone_kernels::adapter::Adapter;
 use ragstone_kernels::chat::ChatTemplate;
 use ragstone_kernels::dtype::WeightFormat;
@@ -11,7 +12,6 @@ use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::Costs;
-use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights_digest as of_files};
 use ragstone_storage::key::Fingerprint;
 

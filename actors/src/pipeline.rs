@@ -11,10 +11,10 @@ mod search;
 
 use std::sync::{Arc, Mutex, Weak};
 
+use ragstone_env::{Env, Stopwatch};
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::grammar::Constraint;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
-use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
 use ragstone_storage::prompt::record_use;
 use ragstone_storage::segment::{Segment, SegmentKind};

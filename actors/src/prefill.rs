@@ -30,12 +30,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_env::Env;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Chunk, Forward, Outcome, Places, Rider, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::pool::BlockId;
 use ragstone_kernels::sampling::Scored;
-use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::prompt::plan::LoadPlan;
 

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_corpus::Filter;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::corpus::Filter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pml::{Layout, Prompt, Schema};
 use crate::prefill::Selection;
+use ragstone_pml::{Layout, Prompt, Schema};
 
 /// Answers to one request.
 pub const MAX_ANSWERS: usize = 16;

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ragstone_corpus::{BuiltWith, Corpus, PassageEncoder, RenewalProgress};
 use ragstone_kernels::embedding::{Prompts, SentenceEncoder};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::{Catalog, EmbedderRecord};
-use ragstone_storage::corpus::{BuiltWith, Corpus, PassageEncoder, RenewalProgress};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;

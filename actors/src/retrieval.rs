@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use ragstone_storage::corpus::{Corpus, Filter, Hit, SearchMode, SearchOptions};
+use ragstone_corpus::{Corpus, Filter, Hit, SearchMode, SearchOptions};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tracing::Instrument;
@@ -105,7 +105,7 @@ fn beginning(query: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_storage::env::Env;
+    use ragstone_env::Env;
     use tokio::sync::oneshot;
 
     use super::*;

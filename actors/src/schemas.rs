@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ragstone_env::lock::NamedLocks;
 use ragstone_storage::catalog::{Catalog, Holder, ModuleEntry, SchemaEntries, SchemaRecord};
 use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
-use ragstone_storage::lock::NamedLocks;
 use ragstone_storage::segment::Segment;
 use ragstone_storage::store::Withdrawn;
 use ragstone_storage::tier::EntryId;
@@ -28,8 +28,8 @@ use crate::caller::Caller;
 use crate::deadline::deadline_after;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
-use crate::pml::{GivenSources, Layout, Schema};
 use crate::tenant::check_tenant;
+use ragstone_pml::{GivenSources, Layout, Schema};
 
 /// Schemas whose layouts are kept in memory.
 const MOST_KNOWN: usize = 64;

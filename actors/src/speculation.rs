@@ -142,7 +142,7 @@ fn is_worth_stages(search_ms: Option<f64>, prefill_ms: Option<f64>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_storage::env::Env;
+    use ragstone_env::Env;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! What the running program tells of itself.
 
-use ragstone_storage::corpus::CorpusCounters;
+use ragstone_corpus::CorpusCounters;
 use ragstone_storage::store::StoreStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Names of tenants.
 
-use ragstone_storage::corpus::is_name;
+use ragstone_corpus::is_name;
 
 use crate::error::{Error, ErrorKind, Result};
 

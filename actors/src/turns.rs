@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_env::{Env, Stopwatch};
 use tokio::sync::oneshot;
 
 use crate::caller::Caller;

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::Stream;
+use ragstone_corpus::{Corpus, Scope};
 use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress, WarmSubject};
-use ragstone_storage::corpus::{Corpus, Scope};
 use ragstone_storage::key::SegmentDigest;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use futures::FutureExt;
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};

@@ -16,7 +16,6 @@ pub mod cross_encoder;
 pub mod cuda;
 pub mod dtype;
 pub mod embedding;
-pub mod error;
 pub mod files;
 mod folder;
 pub mod forward;
@@ -30,4 +29,5 @@ pub mod weights;
 
 pub use cpu::{activation, attention, deviation, linear, measure, model, numa, pool, profile, rope, simd};
 use cpu::{aligned, scratch};
-pub use error::{Error, ErrorKind, Result};
+pub use ragstone_env::error;
+pub use ragstone_env::{Error, ErrorKind, Result};

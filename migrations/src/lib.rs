@@ -11,7 +11,7 @@ mod step_2;
 
 use std::path::Path;
 
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use ragstone_storage::{Error, ErrorKind, Result};
 use serde::Serialize;
 

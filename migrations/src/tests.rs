@@ -7,8 +7,8 @@
 use std::io::{Cursor, Read, Write};
 use std::path::PathBuf;
 
+use ragstone_env::FailMode;
 use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
-use ragstone_storage::env::FailMode;
 use ragstone_storage::key::Fingerprint;
 use rocksdb::{DB, IteratorMode, Options};
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! `/v1/chat/completions` and `/v1/completions`: requests, whole answers, and the chunks of streams.
 
 use ragstone_actors::{Citation, Grounding, InlineDocument, Reuse, ReuseReport};
-use ragstone_storage::corpus::Filter;
+use ragstone_corpus::Filter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use ragstone_actors::library::{Removed, Withdrawn};
-use ragstone_storage::corpus::{
-    CollectionInfo, Document, DocumentInfo, Filter, Hit, Metadata, Passage, SearchMode, StoredDocument, UpsertReport,
+use ragstone_corpus::{
+    CollectionInfo, DocumentInfo, Filter, Hit, Metadata, Passage, SearchMode, StoredDocument, UpsertReport,
 };
+use ragstone_documents::Document;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use ragstone_actors::ingests::UnfinishedIngest;
 use ragstone_actors::renewal::RenewalStatus;
 use ragstone_actors::schemas::Added;
 use ragstone_actors::warm::WarmStatus;
-use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
+use ragstone_corpus::{CollectionInfo, DocumentInfo};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 

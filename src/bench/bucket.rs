@@ -12,7 +12,7 @@ use actix_web::dev::ServerHandle;
 use actix_web::http::header;
 use actix_web::web::{self, Bytes};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer};
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use ragstone_storage::tier::object::{ConnectionOptions, ObjectOptions};
 
 use crate::error::{Error, Result};
@@ -170,9 +170,9 @@ fn paced(
 
 #[cfg(test)]
 mod tests {
+    use ragstone_env::Env;
     use ragstone_kernels::dtype::KvDtype;
     use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
-    use ragstone_storage::env::Env;
     use ragstone_storage::key::Fingerprint;
     use ragstone_storage::tier::object::ObjectTier;
     use ragstone_storage::tier::{EntryTier, Put};

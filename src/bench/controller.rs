@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use ragstone_env::{Env, FailMode, Stopwatch};
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::argmax;
-use ragstone_storage::env::{Env, FailMode, Stopwatch};
 use ragstone_storage::prompt::plan::{Choosing, PlanOptions, Ratio, ReuseMode, Why};
 use ragstone_storage::store::AdmissionRule;
 use serde::Serialize;

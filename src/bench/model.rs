@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use ragstone_actors::language_model::Device;
+use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::cuda::CudaModel;
 use ragstone_kernels::forward::{Forward, Places, Wanted};
@@ -11,7 +12,6 @@ use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_kernels::profile::{Part, Profile};
 use ragstone_kernels::sampling::argmax;
-use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
 use super::{Machine, Shape, Spread};

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use ragstone_actors::{Caller, Context, Folders, Input, Question, Ragstone, Reuse, ReuseReport, RootCut, Settings};
+use ragstone_documents::Document;
+use ragstone_env::{Env, FailMode, Stopwatch};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::corpus::Document;
-use ragstone_storage::env::{Env, FailMode, Stopwatch};
 use serde::Serialize;
 
 use super::serve::random_model::{word, write_embedder, write_model};

@@ -9,12 +9,12 @@ mod gpu;
 use std::sync::Arc;
 
 use ragstone_actors::language_model;
+use ragstone_env::{Env, Stopwatch};
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
 use ragstone_kernels::rope::Rope;
 use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
-use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::frame::Frame;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::prompt::plan::DISK_LANES;

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use futures::StreamExt;
 use ragstone_actors::{Citation, Grounding, ReuseReport};
-use ragstone_storage::corpus::Filter;
+use ragstone_corpus::Filter;
 use serde::Serialize;
 
 use crate::api::List;

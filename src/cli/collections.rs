@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ragstone_actors::renewal::{RenewalState, RenewalStatus};
-use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
+use ragstone_corpus::{CollectionInfo, DocumentInfo};
 use serde_json::Value;
 
 use crate::access;

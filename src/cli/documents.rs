@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use ragstone_storage::corpus::DocumentInfo;
+use ragstone_corpus::DocumentInfo;
 
 use crate::api::Page;
 use crate::api::collections::{DocumentsQuery, default_collection};
 use crate::cli::output;
 use crate::client::Client;
-use crate::document::{file_of, may_have_several, shown};
 use crate::error::{Error, ErrorKind, Result};
+use ragstone_documents::{file_of, may_have_several, shown};
 
 /// The collection that a command means: the one that it names, or where it names none, the one that [`default_collection`] finds.
 pub async fn collection(client: &Client, given: Option<&str>) -> Result<String> {
@@ -128,7 +128,7 @@ fn not_found(found: &Found, collection: &str, given: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_storage::corpus::Metadata;
+    use ragstone_corpus::Metadata;
 
     use super::*;
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ragstone_actors::{Folders, Ragstone};
-use ragstone_storage::corpus::{Corpus, CorpusOptions};
-use ragstone_storage::env::Env;
+use ragstone_corpus::{Corpus, CorpusOptions};
+use ragstone_env::Env;
 use ragstone_storage::store::AdmissionRule;
 use ragstone_storage::tier::object::ConnectionOptions;
 use sha2::{Digest, Sha256};

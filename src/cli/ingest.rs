@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde::Serialize;
 
 use self::left::TimeLeft;
@@ -20,11 +20,11 @@ use crate::api::collections::Ingest;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
-use crate::document::shown;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingest::{IngestEvent, IngestReport, NotTaken};
 use crate::progress::{Progress, Unit, beside_bars};
 use crate::watch::Watch;
+use ragstone_documents::shown;
 
 /// Between two looks at folders that are watched, at the least.
 const LOOK: Duration = Duration::from_secs(1);

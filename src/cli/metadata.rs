@@ -1,6 +1,6 @@
 //! Filters on metadata as a command line has them.
 
-use ragstone_storage::corpus::Filter;
+use ragstone_corpus::Filter;
 use serde_json::{Value, json};
 
 /// What stands between key and value, the longer ones first, and the filter's type.

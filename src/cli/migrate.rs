@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use ragstone_env::Env;
 use ragstone_migrations::{Check, Status, Step, Taken};
-use ragstone_storage::env::Env;
 use serde_json::json;
 
 use crate::cli::output;

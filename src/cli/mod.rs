@@ -33,7 +33,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 
 use crate::config::{self, Config, Flags, LogFormat, Surface};
 use crate::error::Result;

@@ -6,8 +6,8 @@ mod stored;
 
 use std::path::{Path, PathBuf};
 
-use ragstone_actors::pml::{Block, Layout, Part, PlacedFrom, Prompt, Roles, Schema, Selected, Sources, select};
 use ragstone_kernels::files::ModelFiles;
+use ragstone_pml::{Block, Layout, Part, PlacedFrom, Prompt, Roles, Schema, Selected, Sources, select};
 use serde::Serialize;
 
 use crate::cli::output;
@@ -176,7 +176,7 @@ fn named(path: &Path, error: &dyn std::fmt::Display) -> Error {
 }
 
 fn document(path: &Path) -> Result<String> {
-    let most = ragstone_actors::pml::MAX_DOCUMENT_BYTES as u64;
+    let most = ragstone_pml::MAX_DOCUMENT_BYTES as u64;
     read_bounded(path, most).map_err(|why| Error::invalid_input(format!("{} cannot be read: {why}", path.display())))
 }
 
@@ -219,11 +219,8 @@ impl PromptReport {
             PlacedFrom::Argument { path, parameter } => format!("{path} {parameter}="),
             PlacedFrom::Text => "the prompt's text".to_owned(),
         };
-        let row = |at: &ragstone_actors::pml::Placed| PlacedRow {
-            start: at.start,
-            tokens: at.tokens.len(),
-            from: from(&at.from),
-        };
+        let row =
+            |at: &ragstone_pml::Placed| PlacedRow { start: at.start, tokens: at.tokens.len(), from: from(&at.from) };
         Self {
             kept_tokens: tokens(true),
             computed_tokens: tokens(false),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use ragstone_actors::report::{TierLoad, TokenAccount, Ttft};
 use ragstone_actors::speculation::{Outcome, Speculation};
 use ragstone_actors::{Citation, Grounding, RerankReport, RerankedBy, ReuseReport, RoundReport};
-use ragstone_storage::corpus::Elsewhere;
+use ragstone_corpus::Elsewhere;
 use ragstone_storage::tier::Tier;
 
 use crate::cli::output::one_line;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
-use ragstone_storage::corpus::{Filter, Hit, SearchMode};
+use ragstone_corpus::{Filter, Hit, SearchMode};
 
 use crate::access;
 use crate::api::collections::{FoundPassages, Search};

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::tier::object::ObjectTier;
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use ragstone_actors::report::{KvSource, SegmentReport};
 use ragstone_actors::{Answer, Caller, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection};
+use ragstone_env::Stopwatch;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::env::Stopwatch;
 use ragstone_storage::segment::SegmentKind;
 
 use super::dataset::Item;

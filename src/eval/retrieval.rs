@@ -12,9 +12,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use ragstone_actors::{Caller, InlineDocument, Ragstone, Rerank, Reuse};
+use ragstone_corpus::{Corpus, Hit, PassageEncoder, SearchMode, SearchOptions};
+use ragstone_documents::Document;
+use ragstone_env::Stopwatch;
 use ragstone_kernels::embedding::SentenceEncoder;
-use ragstone_storage::corpus::{Corpus, Document, Hit, PassageEncoder, SearchMode, SearchOptions};
-use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
 use super::bootstrap::{Interval, interval_of_mean, mean};
@@ -166,7 +167,7 @@ pub async fn retrieval(
         .map(|context| Document { title: context.title.clone(), text: context.text.clone(), ..Document::default() })
         .collect();
     let passages = documents.len();
-    let ingesting = |upsert: ragstone_storage::corpus::UpsertProgress| {
+    let ingesting = |upsert: ragstone_corpus::UpsertProgress| {
         progress(EvalProgress::Ingesting { done: upsert.documents_done, total: upsert.documents_total });
         Ok(())
     };

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use ragstone_actors::Caller;
 use ragstone_actors::turns::{Place, Places};
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use tokio::sync::Semaphore;
 
 use super::identity::Visitor;

@@ -8,7 +8,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
-use ragstone_storage::corpus::{COLLECTION, DocumentInfo, Hit, SearchOptions};
+use ragstone_corpus::{COLLECTION, DocumentInfo, Hit, SearchOptions};
 use serde::Serialize;
 
 use super::answer::event;

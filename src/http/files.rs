@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use super::body::Incoming;
 use super::collections::Changed;
 use crate::api::collections::Upserted;
-use crate::document::{self, Unread};
 use crate::error::Error;
 use crate::http::error::Answered;
 use crate::http::state::{State, caller};
 use crate::lanes::Work;
+use ragstone_documents::Unread;
 
 /// Of a file's name.
 const MAX_NAME_BYTES: usize = 255;
@@ -42,11 +42,11 @@ pub async fn put(
         let name = PathBuf::from(name);
         let read = tokio::task::spawn_blocking(move || {
             #[cfg(unix)]
-            let parser = document::Process::new(seconds, stopping);
+            let parser = ragstone_documents::Process::new(seconds, stopping);
             #[cfg(not(unix))]
-            let parser = document::Here;
+            let parser = ragstone_documents::Here;
             let mut documents = Vec::new();
-            let mut reader = document::Reader::new(parser);
+            let mut reader = ragstone_documents::Reader::new(parser);
             let read = reader.read_bytes(&name, bytes, &mut |document| {
                 documents.push(document);
                 true

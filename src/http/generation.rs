@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ragstone_actors::{Context, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
+use ragstone_env::Env;
 use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, MAX_LOGPROBS, SamplingParams};
-use ragstone_storage::env::Env;
 use serde_json::Value;
 
 use super::fields::{Fields, is_nothing};

@@ -7,8 +7,8 @@ use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 use actix_web::{HttpMessage, HttpRequest};
 use ragstone_actors::Caller;
 use ragstone_actors::api_keys::{ApiKey, ApiKeys};
+use ragstone_corpus::{full_name, shown_name};
 use ragstone_storage::catalog::Role;
-use ragstone_storage::corpus::{full_name, shown_name};
 
 use crate::api::permissions::{Rank, wanted};
 use crate::config::KeyMode;

@@ -3,8 +3,8 @@
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpResponse, web};
 use ragstone_actors::api_keys::NewApiKey;
+use ragstone_corpus::full_name;
 use ragstone_storage::catalog::Role;
-use ragstone_storage::corpus::full_name;
 
 use super::body::Incoming;
 use super::fields::Fields;

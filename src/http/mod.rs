@@ -46,7 +46,7 @@ use actix_web::http::Method;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::ServiceConfig;
 use actix_web::{App, HttpMessage, HttpRequest, ResponseError, Route, web};
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use tracing::Instrument;
 
 use self::error::{Answered, Refusal};

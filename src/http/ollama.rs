@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde_json::{Map, Value, json};
 
 use self::lines::{Kind, Lines};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_actors::pml::{GivenSources, Prompt, Schema};
 use ragstone_actors::schemas::Found;
 use ragstone_actors::{Caller, Input, Ragstone};
+use ragstone_pml::{GivenSources, Prompt, Schema};
 
 use crate::api::pml::Pml;
 use crate::error::{Error, Result};

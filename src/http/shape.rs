@@ -1,7 +1,7 @@
 //! OpenAI's JSON for answers: whole ones and the chunks of a stream.
 
 use ragstone_actors::{Answer, Citation, Finish, FinishReason, TokenEvent};
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use serde_json::{Value, json};
 
 use super::logprobs::{self, Lists};

@@ -9,7 +9,7 @@ use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
 use ragstone_actors::turns::{Place, Places};
 use ragstone_actors::{Caller, Ragstone, Settings};
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_env::{Env, Stopwatch};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;

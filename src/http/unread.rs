@@ -13,7 +13,7 @@ use actix_web::dev::ServiceResponse;
 use actix_web::web;
 use bytes::Bytes;
 use ragstone_actors::turns::Place;
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use tokio::sync::mpsc;
 
 use super::body::FREE_BYTES;

@@ -1,13 +1,13 @@
 //! The thread that reads a job's files, a few documents ahead of the embedding.
 
-use ragstone_storage::corpus::Document;
-use ragstone_storage::env::Env;
+use ragstone_documents::Document;
+use ragstone_env::Env;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::attempts::GROUP_FILES;
-use crate::document::{self, FoundFile, Unread};
 use crate::error::{Error, ErrorKind, Result};
+use ragstone_documents::{FoundFile, Unread};
 
 /// Documents that wait to be taken. Each may be as large as a file may.
 const DOCUMENTS_AHEAD: usize = 2;
@@ -36,10 +36,10 @@ impl Reading {
         let (steps, received) = mpsc::channel(DOCUMENTS_AHEAD);
         tokio::task::spawn_blocking(move || {
             #[cfg(unix)]
-            let parser = document::Process::new(file_seconds, stopping);
+            let parser = ragstone_documents::Process::new(file_seconds, stopping);
             #[cfg(not(unix))]
-            let parser = document::Here;
-            let mut reader = document::Reader::new(parser);
+            let parser = ragstone_documents::Here;
+            let mut reader = ragstone_documents::Reader::new(parser);
             while let Some(file) = files.blocking_recv() {
                 let read = env.fail_point(&fail_point(&file)).map_err(Unread::Failed);
                 let read = read.and_then(|()| {
@@ -73,7 +73,7 @@ impl Reading {
 /// Of one file, so that a test can choose the one that ends the process.
 fn fail_point(file: &FoundFile) -> String {
     let name = file.path.file_name().unwrap_or_default();
-    format!("ingest.read:{}", document::shown(name.as_ref()))
+    format!("ingest.read:{}", ragstone_documents::shown(name.as_ref()))
 }
 
 /// The end of a job that goes on at the next start.

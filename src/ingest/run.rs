@@ -9,15 +9,16 @@ use std::sync::Arc;
 use ragstone_actors::events::{Happened, JobNews, JobState, JobSubject};
 use ragstone_actors::ingests::{self, Begun};
 use ragstone_actors::jobs::JobKind;
+use ragstone_corpus::UpsertReport;
+use ragstone_documents::Document;
 use ragstone_storage::catalog::IngestJob;
-use ragstone_storage::corpus::{Document, UpsertReport};
 use tokio::sync::mpsc;
 
 use super::attempts::{GROUP_FILES, Record, Standing};
 use super::reading::{Reading, Step, stopped};
 use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
-use crate::document::{self, FoundFile, file_of, shown};
 use crate::error::Result;
+use ragstone_documents::{FoundFile, file_of, shown};
 
 /// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
 const BATCH_DOCUMENTS: usize = 32;
@@ -84,7 +85,7 @@ impl<'a> Run<'a> {
         self.note().await?;
         self.ingestor.env.fail_point("ingest.begin")?;
         let paths = self.record.job().paths.clone();
-        let mut found = self.unless_ended(blocking(move || document::find_files(&paths))).await?;
+        let mut found = self.unless_ended(blocking(move || ragstone_documents::find_files(&paths))).await?;
         if let Some(only) = only {
             let only: HashSet<PathBuf> = only.into_iter().collect();
             found.files.retain(|file| only.contains(&file.path));

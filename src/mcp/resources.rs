@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
-use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
+use ragstone_corpus::{CollectionInfo, DocumentInfo};
 use rmcp::model::{
     CacheScope, ErrorData, ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };

@@ -2,7 +2,7 @@
 //! (`structuredContent`).
 
 use ragstone_actors::Citation;
-use ragstone_storage::corpus::Hit;
+use ragstone_corpus::Hit;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -150,7 +150,7 @@ struct Passage {
 
 impl Passage {
     fn of_hit(collection: &str, number: usize, Hit { passage, score, also_in }: Hit) -> Self {
-        let ragstone_storage::corpus::Passage { document_id, title, source, text, .. } = passage;
+        let ragstone_corpus::Passage { document_id, title, source, text, .. } = passage;
         let citation = Citation { number, document_id, title, source, text, score: Some(score), also_in };
         Self::of_citation(collection, number, citation)
     }

@@ -8,11 +8,11 @@
 //! chunked prefill runs it: the sum of `T(cached + j · CHUNK, CHUNK)`, linear between measured cached lengths (attention
 //! is linear in them). Takes about ten minutes and 6 GiB of memory on two cores.
 
+use ragstone_env::Stopwatch;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvPool};
-use ragstone_storage::env::Stopwatch;
 
 const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
     "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,

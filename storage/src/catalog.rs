@@ -40,11 +40,11 @@ use self::schema_files::SchemaFiles;
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
-use crate::damage::Damage;
-use crate::env::Env;
 use crate::key::Fingerprint;
-use crate::lock::locked;
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
+use ragstone_env::damage::Damage;
+use ragstone_env::lock::locked;
 
 /// sled's page cache; its own default is 1 GiB.
 const CACHE_BYTES: u64 = 8 << 20;

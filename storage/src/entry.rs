@@ -353,7 +353,7 @@ impl EntryBuilder {
         Ok(())
     }
 
-    /// The whole entry. `compute_us`: what it took; `created_unix_ms`: [`crate::env::Env::now_unix_ms`].
+    /// The whole entry. `compute_us`: what it took; `created_unix_ms`: [`ragstone_env::Env::now_unix_ms`].
     ///
     /// # Errors
     /// `InvalidInput` if layers are missing.

@@ -3,18 +3,14 @@
 
 pub mod block;
 pub mod catalog;
-pub mod corpus;
 pub mod cost;
-pub mod damage;
 pub mod entry;
-pub mod env;
 pub mod fingerprint;
 pub mod frame;
 #[cfg(test)]
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
 pub mod key;
-pub mod lock;
 pub mod policy;
 pub mod prompt;
 pub mod segment;
@@ -24,5 +20,5 @@ pub mod tier;
 mod tier_name;
 pub mod tree;
 
-pub use ragstone_kernels::error;
-pub use ragstone_kernels::error::{Error, ErrorKind, Result};
+pub use ragstone_env::error;
+pub use ragstone_env::{Error, ErrorKind, Result};

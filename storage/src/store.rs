@@ -45,9 +45,7 @@ pub use self::write_behind::WriteBehindStatus;
 use self::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;
 use crate::cost::Costs;
-use crate::damage::Damage;
 use crate::entry::{Entry, EntryShape};
-use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
 use crate::tier::device::DeviceTier;
 use crate::tier::disk::{DiskTier, Recovery, Remembered};
@@ -55,6 +53,8 @@ use crate::tier::host::HostTier;
 use crate::tier::{EntryTier, Put, SharedTier, Tier, TierStatus};
 pub use crate::tree::TierOptions;
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
+use ragstone_env::damage::Damage;
 
 /// Bytes that may wait to be written to the disk, and as many to object storage.
 const WRITE_BEHIND_BYTES: u64 = 256 << 20;

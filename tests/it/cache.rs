@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service, WORLD, error_message};

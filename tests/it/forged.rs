@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ragstone_env::Env;
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_storage::entry::{Entry, EntryBuilder, EntryHeader, NewEntry};
-use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::tier::object::{ObjectOptions, ObjectTier};
 use ragstone_storage::tier::{EntryId, EntryTier, Put};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_env::{Env, Stopwatch};
 use serde_json::{Value, json};
 
 /// Nothing in these tests takes longer on a slow machine.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service};
@@ -173,8 +173,8 @@ fn workbook(sheet: &str) -> Vec<u8> {
 }
 
 fn archives(folder: &Folder) {
-    const ENCRYPTED: &[u8] = include_bytes!("../../src/document/fixtures/encrypted.docx");
-    const WORKS: &[u8] = include_bytes!("../../src/document/fixtures/works.docx");
+    const ENCRYPTED: &[u8] = include_bytes!("../../storage/documents/src/fixtures/encrypted.docx");
+    const WORKS: &[u8] = include_bytes!("../../storage/documents/src/fixtures/works.docx");
     folder.write("in/office-encrypted.docx", ENCRYPTED);
     folder.write("in/office-truncated.docx", &WORKS[..WORKS.len() / 2]);
     folder.write("in/office-none.pptx", "no archive");

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -73,7 +73,7 @@ pub async fn new_key(service: &Service, owner: &str, wanted: Value) -> String {
 
 /// Waits until nothing is computed or written any more behind the answers.
 async fn settle(service: &Service, owner: &str) {
-    let begun = ragstone_storage::env::Stopwatch::start();
+    let begun = ragstone_env::Stopwatch::start();
     loop {
         let status = ask(service, Method::GET, "/v1/cache/status", As::Owner(owner), &Value::Null).await;
         if status["background"] == 0 && status["store"]["to_disk"]["entries"] == 0 {

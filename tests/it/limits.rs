@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::gguf;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_env::{Env, Stopwatch};
 use serde_json::Value;
 
 use crate::harness::{Folder, WORLD};

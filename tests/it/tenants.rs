@@ -10,7 +10,7 @@ use crate::keys::{As, new_key, send};
 const FAILPOINTS: &str = "RAGSTONE_FAILPOINTS";
 
 async fn until(service: &Service, what: &str, is_so: impl Fn(&Value) -> bool) {
-    let begun = ragstone_storage::env::Stopwatch::start();
+    let begun = ragstone_env::Stopwatch::start();
     loop {
         let (_, status) = service.get("/v1/cache/status").await;
         if is_so(&status) {
@@ -62,7 +62,7 @@ async fn slow_uploads_of_one_tenant_keep_nobody_from_deleting_and_the_service_fr
             sent.json::<Value>().await.unwrap()
         }
     };
-    let begun = ragstone_storage::env::Stopwatch::start();
+    let begun = ragstone_env::Stopwatch::start();
     while changes(&status(&service).await) < 2 {
         assert!(begun.elapsed() < std::time::Duration::from_secs(120), "the uploads do not begin");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -144,7 +144,7 @@ async fn what_a_bucket_keeps_of_one_tenant_is_no_others_error() {
 
     // Nobody removes anything: it goes by itself.
     let service = folder.serve(&with_keys).await;
-    let begun = ragstone_storage::env::Stopwatch::start();
+    let begun = ragstone_env::Stopwatch::start();
     let in_bucket = || {
         let files = walk(bucket.path());
         keys.iter().any(|key| files.iter().any(|file| file.ends_with(key.as_str())))
@@ -204,7 +204,7 @@ async fn of_two_services_that_begin_on_one_folder_one_is_refused() {
         let mut both = [folder.serve_command(&[]), folder.serve_command(&[])].map(|mut command| {
             command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
         });
-        let begun = ragstone_storage::env::Stopwatch::start();
+        let begun = ragstone_env::Stopwatch::start();
         let refused = loop {
             if let Some(at) = (0..2).find(|at| both[*at].try_wait().unwrap().is_some()) {
                 break at;

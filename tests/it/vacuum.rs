@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde_json::json;
 
 use crate::cache::{cited, list, settle};

@@ -65,7 +65,7 @@ fn a_model_is_blended_as_it_was_calibrated_and_otherwise_only_if_its_owner_says_
 #[test]
 fn a_calibration_is_recalled_from_the_catalog_or_the_models_folder_and_not_for_other_weights() {
     let folder = tempfile::tempdir().unwrap();
-    let catalog = Catalog::open(&folder.path().join("catalog"), &ragstone_storage::env::Env::seeded(1, 0)).unwrap();
+    let catalog = Catalog::open(&folder.path().join("catalog"), &ragstone_env::Env::seeded(1, 0)).unwrap();
     let recalled = |weights: &str| recall(&catalog, "model", weights, folder.path()).unwrap();
     assert_eq!(recalled("w"), None);
     let beside = found(None);

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_env::Env;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_storage::cost::CostModel;
-use ragstone_storage::env::Env;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode, plan};
 use ragstone_storage::prompt::primer::Primer;

@@ -11,9 +11,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_env::Env;
 use ragstone_kernels::backend::Backend;
 use ragstone_storage::block::{BlockCopy, BlockTable};
-use ragstone_storage::env::Env;
 use ragstone_storage::tier::device::{DeviceTier, Refused};
 
 use self::views::{begun, view, view_of_waiting};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use ragstone_env::FailMode;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::entry::EntryShape;
-use ragstone_storage::env::FailMode;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, Source};
@@ -528,11 +528,11 @@ fn a_panic_in_a_prefill_leaves_nothing_behind() {
     let env = bench.store.env();
     let segments = [root(9), passage(2, 33), question(11)];
     let cold = bench.cold(&segments);
-    env.set_fail_point("engine.prefill", ragstone_storage::env::FailMode::Panic, 1);
+    env.set_fail_point("engine.prefill", ragstone_env::FailMode::Panic, 1);
     let fused = bench.fuse(&segments, ReuseMode::Auto);
     let (reply, _decoded) = bench.submit(&segments, fused, 6);
     assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Failed(_))));
-    env.set_fail_point("engine.prefill", ragstone_storage::env::FailMode::Off, 1);
+    env.set_fail_point("engine.prefill", ragstone_env::FailMode::Off, 1);
     assert_eq!((bench.tier.status().entries, bench.status().free_blocks), (0, 64));
     assert_eq!(bench.ask(&segments, ReuseMode::Auto).0, cold);
 }

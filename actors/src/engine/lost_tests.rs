@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use ragstone_env::FailMode;
 use ragstone_kernels::Result as KernelResult;
 use ragstone_kernels::backend::{Backend, KvBytes, RowGroup, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
@@ -10,7 +11,6 @@ use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::{BlockId, KvLayout};
-use ragstone_storage::env::FailMode;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::ReuseMode;
 use ragstone_storage::tier::device::DeviceOptions;

@@ -25,11 +25,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ragstone_env::{Env, Stopwatch};
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_kernels::sampling::{Sampled, Sampler, Scored};
-use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::prompt::plan::LoadPlan;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier, LostPath};
 use tokio::sync::{mpsc, oneshot};

@@ -12,7 +12,7 @@ use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};
 use crate::speculation::Hold;
 use crate::worker::Service;
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use ragstone_storage::prompt::plan::LoadPlan;
 use ragstone_storage::tier::device::DevicePath;
 

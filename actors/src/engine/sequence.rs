@@ -4,11 +4,11 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::pool::BlockId;
 use ragstone_storage::block::{BLOCK_TOKENS, BlockTable, PackedTables};
-use ragstone_storage::env::Stopwatch;
 use ragstone_storage::tier::device::{DevicePath, KeptSegment};
 use tokio::sync::oneshot;
 

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use ragstone_env::FailMode;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::env::FailMode;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{Choosing, SegmentPlan, Source, Why};
 use ragstone_storage::segment::SegmentKind;

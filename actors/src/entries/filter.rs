@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use ragstone_corpus::Scope;
 use ragstone_storage::catalog::ModelRecord;
-use ragstone_storage::corpus::Scope;
 use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
 use ragstone_storage::store::EntryInfo;
 use ragstone_storage::tier::{EntrySummary, Tier};

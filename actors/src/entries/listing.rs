@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use ragstone_storage::corpus::Scope;
+use ragstone_corpus::Scope;
 use ragstone_storage::key::SegmentDigest;
 use ragstone_storage::store::EntryInfo;
 use schemars::JsonSchema;

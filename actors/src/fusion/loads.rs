@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use ragstone_storage::env::Stopwatch;
-use ragstone_storage::lock::locked;
+use ragstone_env::Stopwatch;
+use ragstone_env::lock::locked;
 use ragstone_storage::prompt::plan::{BEGUN_TOGETHER, lanes};
 use ragstone_storage::store::{EntryReader, LayerFrame};
 use ragstone_storage::tier::{EntryId, Precision, Tier};

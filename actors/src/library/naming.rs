@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ragstone_storage::corpus::{PassageTokens, Scope};
+use ragstone_corpus::{PassageTokens, Scope};
 use ragstone_storage::key::SegmentDigest;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ragstone_storage::corpus::Scope;
+use ragstone_corpus::Scope;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::tier::Tier;
 
@@ -26,7 +26,7 @@ impl Library {
     pub async fn preview_removal(&self, collection: &str, document: Option<&str>) -> Result<Removed> {
         let scope = Scope { collection: Some(collection), document };
         let mut passages_removed = 0;
-        let mut each = |some: Vec<ragstone_storage::corpus::PassageTokens>| {
+        let mut each = |some: Vec<ragstone_corpus::PassageTokens>| {
             passages_removed += some.len();
             Ok(())
         };

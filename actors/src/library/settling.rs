@@ -1,8 +1,8 @@
 //! KV of passages that left the corpus, on its way out of the tiers. Every change takes its own along; what a tier keeps that does not
 //! answer is tried again beside others' changes, which neither wait for it nor hear of it.
 
+use ragstone_env::lock::locked;
 use ragstone_storage::catalog::{Holder, Leaving, Reach};
-use ragstone_storage::lock::locked;
 
 use super::{Change, Library, Withdrawn};
 use crate::blocking::blocking;

@@ -1,8 +1,9 @@
 //! Documents on their way into the corpus, and those of files that are gone on their way out.
 
 use futures::future::BoxFuture;
-use ragstone_storage::corpus::{Course, Document, Going, Piece, Taken, UpsertProgress, UpsertReport};
-use ragstone_storage::env::Env;
+use ragstone_corpus::{Course, Going, Piece, Taken, UpsertProgress, UpsertReport};
+use ragstone_documents::Document;
+use ragstone_env::Env;
 
 use super::{Library, Removed, Withdrawn};
 use crate::blocking::blocking;
@@ -56,7 +57,7 @@ impl<F: Fn(UpsertProgress) -> Result<Going> + Send + Sync> Course for OnItsWay<F
 }
 
 impl Library {
-    /// As [`Corpus::upsert`](ragstone_storage::corpus::Corpus::upsert); KV of passages that no document has any more leaves the store. If the
+    /// As [`Corpus::upsert`](ragstone_corpus::Corpus::upsert); KV of passages that no document has any more leaves the store. If the
     /// caller goes away, it goes on as long as it is `wanted`, which is asked between calls of the embedding model. It computes at the
     /// caller's turns, beside the upserts of others.
     ///

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ragstone_env::lock::locked;
 use ragstone_storage::catalog::{Holder, Remains};
-use ragstone_storage::lock::locked;
 use tokio::runtime::Handle;
 
 use super::Library;

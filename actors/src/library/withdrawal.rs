@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use ragstone_corpus::tenant_of;
 use ragstone_storage::catalog::LeavingPassage;
-use ragstone_storage::corpus::tenant_of;
 use ragstone_storage::key::SegmentDigest;
 
 use super::{Library, Withdrawn};

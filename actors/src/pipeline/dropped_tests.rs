@@ -4,9 +4,9 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
+use ragstone_documents::Document;
+use ragstone_env::Env;
 use ragstone_kernels::chat::ChatMessage;
-use ragstone_storage::corpus::Document;
-use ragstone_storage::env::Env;
 use tempfile::TempDir;
 
 use super::tests::{close, open, question};

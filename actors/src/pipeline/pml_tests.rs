@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use super::tests::{close, open_with, question};
 use super::*;
-use crate::pml::{Block, Layout, Part, PlacedFrom, Prompt, Schema, select};
 use crate::prefill::Rule;
 use crate::ragstone::Ragstone;
 use crate::report::{Answer, TokenAccount};
+use ragstone_pml::{Block, Layout, Part, PlacedFrom, Prompt, Schema, select};
 
 const POSITIONS: u32 = 4096;
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use ragstone_storage::corpus::Document;
-use ragstone_storage::env::{Env, FailMode};
+use ragstone_documents::Document;
+use ragstone_env::{Env, FailMode};
 use tempfile::TempDir;
 
 use super::tests::{close, open};

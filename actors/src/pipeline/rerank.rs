@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use ragstone_corpus::Hit;
+use ragstone_env::Stopwatch;
 use ragstone_kernels::sampling::{Sampled, SamplingParams};
 use ragstone_kernels::tokenizer::Tokenizer;
-use ragstone_storage::corpus::Hit;
-use ragstone_storage::env::Stopwatch;
 use ragstone_storage::segment::SegmentKind;
 use tokio::time::timeout_at;
 use tracing::Instrument;

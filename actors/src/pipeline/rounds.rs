@@ -6,8 +6,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use ragstone_env::Stopwatch;
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::env::Stopwatch;
 use tracing::Instrument;
 
 use super::search::{add, asked_last};

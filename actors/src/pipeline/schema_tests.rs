@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use futures::StreamExt;
+use ragstone_env::FailMode;
 use ragstone_storage::catalog::WarmSubject;
-use ragstone_storage::env::FailMode;
 use ragstone_storage::tier::Tier;
 use tempfile::TempDir;
 

@@ -4,9 +4,9 @@
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 
+use ragstone_corpus::Hit;
+use ragstone_env::Stopwatch;
 use ragstone_kernels::chat::ChatMessage;
-use ragstone_storage::corpus::Hit;
-use ragstone_storage::env::Stopwatch;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::Instrument;
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ragstone_env::FailMode;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::env::FailMode;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::segment::TEXT_TOKENS;
 use ragstone_storage::store::AdmissionRule;

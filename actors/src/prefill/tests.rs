@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ragstone_env::Env;
 use ragstone_kernels::backend::{KvBytes, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::dtype::WeightFormat;
@@ -12,7 +13,6 @@ use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_kernels::sampling::score;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
-use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, Source};

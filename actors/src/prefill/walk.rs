@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_env::{Env, Stopwatch};
 use ragstone_kernels::backend::{Backend, KvBytes, StoredKv};
 use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::{Keep, Next, Placed, Places, Seen, Selector};
-use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::prompt::plan::{Choosing, LoadPlan, SegmentPlan, Source};
 use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;

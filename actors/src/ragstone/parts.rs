@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use ragstone_corpus::Corpus;
+use ragstone_env::Env;
 use ragstone_kernels::cross_encoder::CrossEncoder;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::pool::KvLayout;
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::corpus::Corpus;
-use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};

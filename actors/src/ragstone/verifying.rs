@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ragstone_storage::corpus::{CorpusCheck, Pace};
+use ragstone_corpus::{CorpusCheck, Pace};
 
 use super::Ragstone;
 

@@ -4,7 +4,7 @@ use ragstone_storage::catalog::SchemaRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::pml::{Block, Layout, Part};
+use ragstone_pml::{Block, Layout, Part};
 
 /// A schema that is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_env::{Env, Stopwatch};
 use serde_json::{Value, json};
 
 use super::random_model::word;

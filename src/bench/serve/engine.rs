@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use ragstone_env::Stopwatch;
 use ragstone_kernels::pool::BLOCK_TOKENS;
-use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 use tokio::task::JoinSet;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Time to first token of a prompt of modules, by where their KV comes from, beside a full prefill of the same prompt (Prompt Cache, section 5.2).
 
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde::Serialize;
 use serde_json::{Value, json};
 

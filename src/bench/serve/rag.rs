@@ -1,7 +1,7 @@
 //! Questions over a corpus of which some documents are asked about far more than others, by reuse mode and number of clients.
 
 use futures::{StreamExt, TryStreamExt};
-use ragstone_storage::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use serde::Serialize;
 use serde_json::{Value, json};
 

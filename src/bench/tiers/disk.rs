@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use ragstone_env::{Env, Stopwatch};
 use ragstone_storage::entry::Entry;
-use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::frame;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::tier::EntryTier;

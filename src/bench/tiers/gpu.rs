@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::cuda::measure::{Copies, Measured};
 use ragstone_kernels::cuda::{CudaModel, GpuList};
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_storage::entry::Entry;
-use ragstone_storage::env::Stopwatch;
 
 use super::place_verified;
 use crate::bench::Shape;

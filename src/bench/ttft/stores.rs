@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ragstone_env::Env;
 use ragstone_kernels::pool::KvLayout;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::entry::EntryShape;
-use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};

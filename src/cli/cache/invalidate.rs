@@ -1,7 +1,7 @@
 //! `ragstone cache invalidate`
 
 use ragstone_actors::library::Removed;
-use ragstone_storage::corpus::DocumentInfo;
+use ragstone_corpus::DocumentInfo;
 
 use super::filter::Subject;
 use crate::access;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use ragstone_actors::Status;
 use ragstone_actors::blend::Blend;
 use ragstone_actors::report::Blending;
-use ragstone_storage::damage::Damage;
+use ragstone_env::damage::Damage;
 use ragstone_storage::tier::disk::Recovery;
 use ragstone_storage::tier::{Tier, TierStatus};
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use futures::StreamExt;
 use ragstone_actors::size;
-use ragstone_storage::corpus::{CorpusCheck, DamagedFile};
+use ragstone_corpus::{CorpusCheck, DamagedFile};
 use ragstone_storage::store::{DamagedEntry, VerifyReport};
 use ragstone_storage::tier::Tier;
 use serde::Serialize;

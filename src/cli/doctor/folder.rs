@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ragstone_storage::damage::moved_aside;
+use ragstone_env::damage::moved_aside;
 
 use super::finding::Finding;
 use crate::machine::free_bytes;

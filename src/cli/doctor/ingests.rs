@@ -9,8 +9,8 @@ use ragstone_storage::catalog::Catalog;
 use super::finding::Finding;
 use crate::cli::output;
 use crate::data_folder::DataFolder;
-use crate::document::shown;
 use crate::error::{Error, Result};
+use ragstone_documents::shown;
 
 const WHAT: &str = "ingests";
 /// Paths that are named of a collection.
@@ -142,7 +142,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(of_folder(folder.path()).is_empty());
         let catalog = folder.path().join("catalog");
-        let env = ragstone_storage::env::Env::seeded(1, 0);
+        let env = ragstone_env::Env::seeded(1, 0);
         Catalog::open(&catalog, &env).unwrap().add_job("c", &["/a".into()], false, 0).unwrap();
         let files = || {
             let mut files: Vec<_> =

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ragstone_actors::Status;
 use ragstone_actors::report::Blending;
-use ragstone_storage::damage::Damage;
+use ragstone_env::damage::Damage;
 use ragstone_storage::tier::{Tier, TierStatus};
 
 use super::finding::Finding;

@@ -10,8 +10,8 @@ use crate::api::cache::CancelledJob;
 use crate::cli::{output, table};
 use crate::client::Client;
 use crate::config::Config;
-use crate::document::shown;
 use crate::error::Result;
+use ragstone_documents::shown;
 
 /// Lists them.
 pub async fn list(config: &Config, json: bool) -> Result<()> {

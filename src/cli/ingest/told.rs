@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use ragstone_actors::ingests::{self, CancelledBy};
 
 use crate::cli::output;
-use crate::document::shown;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingest::{IngestReport, KeptFolder, NotTaken};
 use crate::progress::beside_bars;
+use ragstone_documents::shown;
 
 /// Files that are named on a terminal; `--json` has them all.
 const MAX_LISTED: usize = 200;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 
 use crate::cli::output;
 use crate::cli::table::{self, bytes};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ragstone_actors::pml::{Program, Prompt};
+use ragstone_pml::{Program, Prompt};
 use serde_json::{Value, json};
 
 use super::{Beside, document, named, read_bounded};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 
 use futures::StreamExt;
-use ragstone_actors::pml::{Schema, Sources};
 use ragstone_actors::{Reuse, ReuseReport};
+use ragstone_pml::{Schema, Sources};
 use serde::Serialize;
 
 use super::program::{Given, is_program};

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{IsTerminal, Read};
 use std::time::Duration;
 
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_env::{Env, Stopwatch};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;

@@ -1,7 +1,7 @@
 //! A message as Anthropic's API has it, and the events of its stream.
 
 use ragstone_actors::{Citation, Finish, FinishReason};
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use serde_json::{Value, json};
 
 use super::error_body;

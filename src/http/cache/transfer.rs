@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, web};
 use ragstone_actors::entries::EntryFilter;
 use ragstone_actors::{Ragstone, Settings};
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use ragstone_storage::store::Copied;
 use ragstone_storage::tier::object::{ConnectionOptions, ObjectOptions, ObjectTier};
 

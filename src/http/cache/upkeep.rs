@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use ragstone_storage::corpus::Pace;
+use ragstone_corpus::Pace;
 use ragstone_storage::tier::Tier;
 use ragstone_storage::tier::object::CollectOptions;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix_web::ResponseError;
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 
 use super::*;
 use crate::fuzz::fuzz;

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat};
 use ragstone_actors::{Citation, Finish, FinishReason};
-use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_env::{Env, Stopwatch};
 use serde_json::{Value, json};
 
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! The events of a response, and the response itself, which is what its last event carries.
 
 use ragstone_actors::{Citation, Finish, FinishReason};
-use ragstone_storage::env::Env;
+use ragstone_env::Env;
 use serde_json::{Value, json};
 
 use super::Requested;

@@ -1,6 +1,7 @@
 //! `add`
 
-use ragstone_storage::corpus::{Document, UpsertReport};
+use ragstone_corpus::UpsertReport;
+use ragstone_documents::Document;
 use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 

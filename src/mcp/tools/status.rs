@@ -1,7 +1,7 @@
 //! `status`
 
 use ragstone_actors::Status;
-use ragstone_storage::corpus::CollectionInfo;
+use ragstone_corpus::CollectionInfo;
 use ragstone_storage::tier::{Tier, TierStatus};
 use rmcp::model::CallToolResult;
 use serde::Serialize;

@@ -83,7 +83,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::env::Env;
+    use ragstone_env::Env;
 
     fn open(dir: &TempDir) -> Catalog {
         Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 0)).unwrap()

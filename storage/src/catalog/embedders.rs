@@ -68,7 +68,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::Env;
+    use ragstone_env::Env;
 
     #[test]
     fn what_was_noted_is_known_after_a_restart() {

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, TryRecvErro
 use std::time::Duration;
 
 use super::{Catalog, sled_error};
-use crate::env::Env;
-use crate::lock::locked;
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
+use ragstone_env::lock::locked;
 
 /// A flush takes milliseconds, and seconds on a disk that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::ErrorKind;
-    use crate::env::Env;
+    use ragstone_env::Env;
 
     fn open(dir: &TempDir) -> Catalog {
         Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 0)).unwrap()

@@ -132,7 +132,7 @@ impl Records {
         let mut file = File::create(&new)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
-        if let Err(error) = crate::damage::rename(&new, path) {
+        if let Err(error) = ragstone_env::damage::rename(&new, path) {
             if new.try_exists()? {
                 return Err(error);
             }

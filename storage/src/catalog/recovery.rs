@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::records::{self, Change, Found, Kept, Records, Row};
 use super::{Catalog, open_and_read, sled_error};
-use crate::damage::{Damage, move_aside};
-use crate::env::{Env, Stopwatch};
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::damage::{Damage, move_aside};
+use ragstone_env::{Env, Stopwatch};
 
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(5);

@@ -11,7 +11,7 @@ use super::{Catalog, read_all, read_json, read_rows, sled_error, to_json};
 use crate::Result;
 use crate::entry::EntryId;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::lock::locked;
+use ragstone_env::lock::locked;
 
 /// A schema as it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

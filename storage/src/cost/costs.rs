@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::Prediction;
 use super::{CostGrid, Prices, ReadCost, ReadMeter};
 use crate::Result;
-use crate::lock::locked;
 use crate::tier_name::Tier;
+use ragstone_env::lock::locked;
 
 /// The weight of what a prompt took, in the correction of what is predicted.
 const LEARNING: f64 = 0.1;

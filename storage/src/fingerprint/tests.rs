@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::ErrorKind;
-use crate::env::Env;
+use ragstone_env::Env;
 
 fn identity<'a>(files: &'a [PathBuf]) -> ModelIdentity<'a> {
     ModelIdentity {

@@ -9,9 +9,9 @@ use std::str::FromStr;
 use super::Workload;
 use super::habit::{Bursts, Fresh, Habit, InTurns, Loop, Loops, Popular, Rotation, Sessions, Shuffled, Together};
 use super::random::Random;
-use crate::env::Env;
 use crate::segment::SegmentKind;
 use crate::{Error, Result};
+use ragstone_env::Env;
 
 /// Requests of a family where nobody says how many.
 pub const FAMILY_REQUESTS: usize = 20_000;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Workload;
 use super::random::{Random, cumulative_zipf, draw};
-use crate::env::Env;
 use crate::{Error, Result};
+use ragstone_env::Env;
 
 /// Labels of system prompts stand behind those of documents.
 const SYSTEM_LABELS: u64 = 1 << 40;

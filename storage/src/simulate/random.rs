@@ -1,6 +1,6 @@
 //! Draws for generated workloads.
 
-use crate::env::Env;
+use ragstone_env::Env;
 
 /// Running sums of `1 / rank^exponent`.
 pub(super) fn cumulative_zipf(documents: usize, exponent: f64) -> Vec<f64> {

@@ -6,7 +6,6 @@ use super::workload::key_of;
 use super::{Request, Workload};
 use crate::Result;
 use crate::cost::CostGrid;
-use crate::env::Stopwatch;
 use crate::key::KvKey;
 use crate::policy::PolicyKind;
 use crate::prompt::plan::{PlanOptions, ReuseMode, Source, plan};
@@ -14,6 +13,7 @@ use crate::prompt::residency::{Candidate, CandidateKind, Residency, SegmentResid
 use crate::segment::SegmentKind;
 use crate::tier::Tier;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TreeOptions};
+use ragstone_env::Stopwatch;
 
 /// Requests between two reports of progress.
 const REPORT_EVERY: usize = 256;

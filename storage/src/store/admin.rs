@@ -10,9 +10,9 @@ use super::KvStore;
 use super::tiers::count;
 use crate::frame;
 use crate::key::{KvKey, SegmentDigest};
-use crate::lock::locked;
 use crate::tier::{EntryId, Precision, Tier, TierEntry};
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::lock::locked;
 
 /// What a verification found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,8 +4,8 @@
 use super::tests::{Folder, put};
 use super::*;
 use crate::entry::tests::{MODEL, entry_behind};
-use crate::env::FailMode;
 use crate::key::SegmentDigest;
+use ragstone_env::FailMode;
 
 const PLENTY: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(60);

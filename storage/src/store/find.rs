@@ -8,11 +8,11 @@ use super::KvStore;
 use super::reader::EntryReader;
 use super::tiers::count;
 use crate::entry::EntryHeader;
-use crate::env::Stopwatch;
 use crate::key::{KvKey, SegmentDigest};
-use crate::lock::locked;
 use crate::tier::{EntryId, EntryTier, Precision, Tier, TierEntry, Use};
 use crate::{Error, ErrorKind};
+use ragstone_env::Stopwatch;
+use ragstone_env::lock::locked;
 
 /// How long an entry of object storage that could not be read is left alone.
 const AVOIDED: Duration = Duration::from_secs(30);

@@ -8,12 +8,12 @@ use tempfile::TempDir;
 use super::bucket_tests::{MODEL, OTHER, keep, objects, open};
 use super::*;
 use crate::catalog::{ModuleEntry, SchemaEntries, SchemaRecord};
-use crate::env::FailMode;
 use crate::policy::PolicyKind;
 use crate::segment::{Segment, SegmentKind};
 use crate::tier::EntryId;
 use crate::tier::device::{DeviceOptions, KeptSegment};
 use crate::tier::object::Codec;
+use ragstone_env::FailMode;
 
 const TOKENS: [&[u32]; 3] = [&[1], &[2, 3], &[4, 5]];
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::tests::{assert_right, open_at, put};
 use super::*;
 use crate::entry::tests::{MODEL, entry_of_width};
-use crate::env::FAILPOINTS_VARIABLE;
+use ragstone_env::FAILPOINTS_VARIABLE;
 
 const FOLDER_VARIABLE: &str = "RAGSTONE_TEST_WRITER_FOLDER";
 const FIRST_VARIABLE: &str = "RAGSTONE_TEST_WRITER_FIRST";

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::KvStore;
 use crate::catalog::LastUse;
 use crate::key::KvKey;
-use crate::lock::locked;
 use crate::tier::{EntrySummary, EntryTier, SharedTier, Tier};
 use crate::{ErrorKind, Result};
+use ragstone_env::lock::locked;
 
 /// The tiers that hold whole entries, fastest first.
 const ENTRY_TIERS: [Tier; 3] = [Tier::Host, Tier::Disk, Tier::Object];

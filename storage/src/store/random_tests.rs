@@ -11,12 +11,12 @@ use tempfile::TempDir;
 use super::tests::{assert_right, options};
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_of_width};
-use crate::env::FailMode;
 use crate::key::SegmentDigest;
-use crate::lock::locked;
 use crate::policy::PolicyKind;
 use crate::tier::Use;
 use crate::tier::conformance::ModelTier;
+use ragstone_env::FailMode;
+use ragstone_env::lock::locked;
 
 const SEEDS: u64 = 48;
 const STEPS: u64 = 60;

@@ -15,8 +15,8 @@ use crate::Result;
 use crate::entry::{Entry, EntryHeader};
 use crate::frame;
 use crate::key::KvKey;
-use crate::lock::locked;
 use crate::tier::{EntryId, Precision, Put, Tier, TierEntry};
+use ragstone_env::lock::locked;
 
 /// Reads one entry layer by layer, in any order, from any thread; pins it meanwhile. Once every layer of an entry of a
 /// slower tier was read and verified, by whomever, the entry is in host memory.

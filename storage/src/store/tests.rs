@@ -6,10 +6,10 @@ use super::*;
 use crate::cost::{CostProfile, Costs};
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{EntryBuilder, NewEntry};
-use crate::env::FailMode;
 use crate::policy::PolicyKind;
 use crate::tier::Use;
 use crate::tier::disk::tests::{flush_to_files, tamper_frame, tamper_row};
+use ragstone_env::FailMode;
 
 /// A data folder of the crate's tests, with a clock that stands still.
 pub(crate) struct Folder {

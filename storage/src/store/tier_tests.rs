@@ -9,9 +9,7 @@ use super::tests::{assert_right, options, put};
 use super::transfer::Read;
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width};
-use crate::env::FailMode;
 use crate::key::SegmentDigest;
-use crate::lock::locked;
 use crate::prompt::plan::{PlanOptions, ReuseMode, plan};
 use crate::prompt::primer::Primer;
 use crate::prompt::residency::look_up_prompt;
@@ -19,6 +17,8 @@ use crate::segment::{Segment, SegmentKind};
 use crate::tier::conformance::ModelTier;
 use crate::tier::disk::tests::{tamper_frame, tamper_row};
 use crate::tier::{EntryId, Precision};
+use ragstone_env::FailMode;
+use ragstone_env::lock::locked;
 
 const PLENTY: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(60);

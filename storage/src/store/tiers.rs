@@ -9,14 +9,14 @@ use super::worth::{AdmissionRule, Worth};
 use crate::catalog::Catalog;
 use crate::cost::Costs;
 use crate::entry::{Entry, EntryShape};
-use crate::env::Env;
 use crate::key::KvKey;
-use crate::lock::locked;
 use crate::tier::disk::{DiskIndex, DiskTier};
 use crate::tier::host::{HostState, HostTier};
 use crate::tier::resident::Pin;
 use crate::tier::{EntrySummary, EntryTier, InFlight, Put, SharedTier, Tier, TierEntry, TierStatus, Use};
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
+use ragstone_env::lock::locked;
 
 /// Entries that are remembered as declined; beyond, all are forgotten.
 const MOST_DECLINED: usize = 1 << 16;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use crate::key::{KvKey, SegmentDigest};
-use crate::lock::locked;
 use crate::tier::EntrySummary;
+use ragstone_env::lock::locked;
 
 /// Marks beyond which the older half is forgotten; then nothing that was planned before them is filed.
 const MOST_MARKS: usize = 1 << 16;

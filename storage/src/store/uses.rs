@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::Result;
 use crate::catalog::{Catalog, LastUse};
-use crate::env::Env;
 use crate::key::KvKey;
-use crate::lock::locked;
+use ragstone_env::Env;
+use ragstone_env::lock::locked;
 
 /// Uses that the catalog does not know yet which are worth a write.
 const MANY_UNWRITTEN: usize = 4096;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cost::{CostModel, Costs};
-use crate::env::Env;
 use crate::tier::{EntrySummary, Tier};
+use ragstone_env::Env;
 
 /// Of what may be declined, one in so many is not: else a tier that got faster would never be seen. At random, so that no pattern of requests
 /// hides from it.

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::entry::Entry;
-use crate::env::Env;
-use crate::lock::locked;
+use ragstone_env::Env;
+use ragstone_env::lock::locked;
 
 /// An entry to be written, and the epoch in which it was planned.
 pub(super) struct Job {

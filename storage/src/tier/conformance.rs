@@ -10,8 +10,8 @@ use crate::cost::Costs;
 use crate::entry::tests::{LAYERS, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::lock::locked;
 use crate::{Error, Result, frame};
+use ragstone_env::lock::locked;
 
 /// Makes a new, empty tier of a capacity in bytes. A tier without a bound of its own may ignore it, and says so by a
 /// capacity of zero.

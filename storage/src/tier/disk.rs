@@ -31,14 +31,14 @@ pub(crate) use self::index::DiskIndex;
 use self::index::{DiskPin, Extent, Reservation};
 pub use self::recovery::{Recovery, add_index};
 use crate::catalog::LastUse;
-use crate::damage::Damage;
 use crate::entry::{Entry, EntryHeader};
-use crate::env::Env;
 use crate::key::KvKey;
-use crate::lock::locked;
 use crate::tier::resident::{Pin, Use};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
+use ragstone_env::damage::Damage;
+use ragstone_env::lock::locked;
 
 /// Garbage that is not worth collecting: what lies in blob files until RocksDB's next compaction in any case.
 const GARBAGE_SLACK_BYTES: u64 = 96 << 20;

@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use crate::entry::{Entry, EntryHeader};
 use crate::key::KvKey;
-use crate::lock::locked;
 use crate::tier::resident::{Pin, Residents, Use};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
 use crate::tree::TierOptions;
 use crate::{Error, Result};
+use ragstone_env::lock::locked;
 
 /// Entries in host memory. No call does I/O.
 #[derive(Debug)]

@@ -48,10 +48,10 @@ pub(crate) use self::reader::SPAN_BYTES;
 use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
 pub use self::shared::Beside;
 use crate::entry::Entry;
-use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
 
 /// No single request may write more (S3's bound).
 const MOST_OBJECT_BYTES: u64 = 5 << 30;

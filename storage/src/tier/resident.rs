@@ -7,9 +7,9 @@
 use std::sync::{Arc, Mutex};
 
 use crate::key::KvKey;
-use crate::lock::locked;
 use crate::tier::EntrySummary;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TierUse, TreeOptions};
+use ragstone_env::lock::locked;
 
 /// The only tier of the tree.
 const HERE: usize = 0;

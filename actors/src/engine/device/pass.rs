@@ -5,11 +5,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::ErrorKind;
+use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Chunk, Forward, Outcome, Passed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_storage::block::BlockTable;
-use ragstone_storage::env::Stopwatch;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 
 use super::{Device, Part};

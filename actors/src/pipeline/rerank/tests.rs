@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ragstone_documents::Document;
+use ragstone_env::Env;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::cross_encoder::CrossEncoder;
-use ragstone_storage::corpus::Document;
-use ragstone_storage::env::Env;
 use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_corpus::SearchOptions;
+use ragstone_documents::Document;
+use ragstone_env::{Env, FailMode};
 use ragstone_kernels::chat::ChatMessage;
-use ragstone_storage::corpus::{Document, SearchOptions};
-use ragstone_storage::env::{Env, FailMode};
 use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 

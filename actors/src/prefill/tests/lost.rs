@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use ragstone_env::FailMode;
 use ragstone_storage::ErrorKind;
-use ragstone_storage::env::FailMode;
 use ragstone_storage::prompt::plan::Why;
 use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::tier::Precision;

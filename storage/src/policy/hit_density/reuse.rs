@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_index_is_the_steepest_of_all_lines() {
-        let env = crate::env::Env::seeded(7, 0);
+        let env = ragstone_env::Env::seeded(7, 0);
         for _ in 0..200 {
             let mut counts = Counts { entered: 0.0, used: [0.0; AGES] };
             counts.used.iter_mut().for_each(|used| *used = (env.random_u64() % 8).saturating_sub(4) as f64);

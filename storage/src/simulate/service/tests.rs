@@ -8,7 +8,6 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::cost::{CostGrid, CostProfile, Costs, ReadCost};
 use crate::entry::tests::{LAYERS, MODEL, entry_behind};
-use crate::env::Env;
 use crate::prompt::primer::Primer;
 use crate::prompt::residency::look_up_prompt;
 use crate::segment::Segment;
@@ -17,6 +16,7 @@ use crate::store::{KvStore, StoreOptions};
 use crate::tier::Precision;
 use crate::tier::conformance::ModelTier;
 use crate::tree::TierOptions;
+use ragstone_env::Env;
 
 const SOON: Duration = Duration::from_secs(60);
 const PLENTY: u64 = 1 << 40;

@@ -4,7 +4,6 @@ use object_store::path::Path;
 
 use super::*;
 use crate::entry::tests::{MODEL, entry_behind};
-use crate::env::Env;
 use crate::policy::PolicyKind;
 use crate::store::tests::{Folder, put};
 use crate::tier::conformance::assert_whole;
@@ -12,6 +11,7 @@ use crate::tier::disk::tests::tamper_frame;
 use crate::tier::host::HostTier;
 use crate::tier::object::{ObjectOptions, ObjectTier};
 use crate::tree::TierOptions;
+use ragstone_env::Env;
 
 const PLENTY: u64 = 1 << 30;
 

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use rocksdb::DB;
 
 use super::{DiskIndex, DiskTier, Inner, Recovery, Remembered, quarantine, recovery, rocks};
-use crate::damage::{Damage, move_aside};
-use crate::env::Env;
 use crate::policy::PolicyKind;
 use crate::tree::TierOptions;
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
+use ragstone_env::damage::{Damage, move_aside};
 
 impl DiskTier {
     /// Opens or creates the tier in `dir` and rebuilds its index from the index rows. Damaged rows are repaired or

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::index::{DiskIndex, Extent};
 use super::{Remembered, frame_key, index_row, quarantine, rocks};
 use crate::catalog::LastUse;
-use crate::damage::Damage;
 use crate::entry::EntryHeader;
-use crate::env::Env;
 use crate::key::KvKey;
 use crate::tier::EntrySummary;
 use crate::{Error, Result};
+use ragstone_env::Env;
+use ragstone_env::damage::Damage;
 
 /// Index rows in one write.
 const ROWS_A_WRITE: usize = 1024;

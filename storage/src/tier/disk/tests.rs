@@ -5,11 +5,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::entry::tests::{LAYERS, entry_behind, entry_of_width};
-use crate::env::FailMode;
 use crate::frame;
 use crate::policy::PolicyKind;
 use crate::tier::conformance::conforms;
 use crate::tree::TierOptions;
+use ragstone_env::FailMode;
 
 fn lru(capacity_bytes: u64) -> TierOptions {
     TierOptions { capacity_bytes, policy: PolicyKind::Lru }

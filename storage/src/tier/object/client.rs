@@ -22,9 +22,9 @@ use tokio::task::AbortHandle;
 use super::breaker::{Breaker, Clearance, Outcome};
 use super::options::ObjectOptions;
 use crate::cost::Costs;
-use crate::env::Env;
 use crate::tier::{InFlight, Tier};
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Env;
 
 /// What the tier asked of the bucket since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

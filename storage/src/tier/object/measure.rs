@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::client::Operation;
 use super::layout::Space;
 use super::{ObjectTier, reader};
-use crate::env::Stopwatch;
 use crate::tier::{EntryId, EntryTier};
 use crate::{Error, Result, frame};
+use ragstone_env::Stopwatch;
 
 /// Times of loading the same entries in three ways, in turn, from one bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

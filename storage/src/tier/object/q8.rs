@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::ErrorKind;
-    use crate::env::Env;
+    use ragstone_env::Env;
 
     const KEY: KvKey = KvKey([5; 32]);
 

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::entry::Entry;
 use crate::entry::tests::{MODEL, entry_behind};
-use crate::env::Env;
 use crate::key::{Fingerprint, SegmentDigest};
 use crate::tier::object::{ObjectOptions, ObjectTier};
 use crate::tier::{EntryId, EntryTier};
+use ragstone_env::Env;
 
 const NOW_MS: u64 = 1_000_000_000;
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -1,7 +1,7 @@
 //! Every way in which a bucket fails: a miss or an error, counted; never a wrong byte, never a hang.
 
 use super::*;
-use crate::env::FailMode;
+use ragstone_env::FailMode;
 
 /// Every flipped bit pattern and every length of an object; what is read of it is right or an error.
 fn assert_damage_is_noticed(codec: Codec) {

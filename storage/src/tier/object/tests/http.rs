@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::catalog::Catalog;
 use crate::cost::{CostProfile, Costs};
-use crate::env::Stopwatch;
 use crate::policy::PolicyKind;
 use crate::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
+use ragstone_env::Stopwatch;
 
 /// How the server treats one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,101 @@
+//! Searches, from a question's text to passages in the own tokenizer's ids.
+
+use super::search::{self, StoredHit};
+use super::table::Collection;
+use super::{Corpus, Hit, SearchMode, SearchOptions};
+use crate::Result;
+use ragstone_env::Stopwatch;
+
+impl Corpus {
+    /// The passages that answer `query` best, best first, ties by document and place; each text once.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection. An empty collection and an empty query have no hits.
+    pub async fn search(&self, collection: &str, query: &str, options: &SearchOptions) -> Result<Vec<Hit>> {
+        let table = self.find(collection).await?;
+        if query.trim().is_empty() || options.top_k == 0 {
+            return Ok(Vec::new());
+        }
+        let (vector, options) = self.prepare(&table, query, options).await?;
+        let mended = table.broken.times_mended();
+        let search = async || search::search(&table, query, vector.clone(), &options, &self.inner.options.env).await;
+        let found = match search().await {
+            Err(_) if self.mend(&table, mended).await => search().await,
+            found => found,
+        };
+        self.hits(collection, found?).await
+    }
+
+    /// As [`search`](Self::search), with the same result. Where the collection has a vector index, `provisional` is told what is best
+    /// so far whenever a search of fewer cells has ended, before the last one has (RAGCache, section 5.3); and the time that
+    /// the search took without embedding the query, in milliseconds.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search)'s.
+    pub async fn search_in_stages(
+        &self,
+        collection: &str,
+        query: &str,
+        options: &SearchOptions,
+        staged: bool,
+        provisional: &mut (dyn FnMut(Vec<Hit>) + Send),
+    ) -> Result<(Vec<Hit>, f64)> {
+        let table = self.find(collection).await?;
+        if query.trim().is_empty() || options.top_k == 0 {
+            return Ok((Vec::new(), 0.0));
+        }
+        let (vector, options) = &self.prepare(&table, query, options).await?;
+        let (vector, env, own) = (vector.clone(), &self.inner.options.env, self.encoder().tokenizer_identity());
+        let started = Stopwatch::start();
+        let (mended, again) = (table.broken.times_mended(), vector.clone());
+        let found = match vector {
+            Some(vector) if staged && options.mode == SearchMode::Fused && table.has_vector_index().await? => {
+                let mut stage = |found: Vec<StoredHit>| {
+                    // Whoever changed the tokenizer waits for the end.
+                    if found.iter().all(|hit| hit.stored.tokenizer == own) {
+                        provisional(found.into_iter().map(StoredHit::into_hit).collect());
+                    }
+                };
+                search::in_stages(&table, query, vector, options, env, &mut stage).await
+            }
+            vector => search::search(&table, query, vector, options, env).await,
+        };
+        let found = match found {
+            Err(_) if self.mend(&table, mended).await => search::search(&table, query, again, options, env).await,
+            found => found,
+        };
+        let search_ms = started.elapsed_ms();
+        Ok((self.hits(collection, found?).await?, search_ms))
+    }
+
+    /// The query's vector, where one is needed, and how to search: by words alone where the collection's embedding model cannot be loaded.
+    async fn prepare(
+        &self,
+        table: &Collection,
+        query: &str,
+        options: &SearchOptions,
+    ) -> Result<(Option<Vec<f32>>, SearchOptions)> {
+        match &table.embedder {
+            Some(embedder) if options.mode != SearchMode::FullText => {
+                Ok((Some(self.embed_query(embedder, query).await?), options.clone()))
+            }
+            _ => Ok((None, SearchOptions { mode: SearchMode::FullText, ..options.clone() })),
+        }
+    }
+
+    /// What is not what was stored is left out: whoever asks is not told another text than somebody added.
+    async fn hits(&self, collection: &str, mut found: Vec<StoredHit>) -> Result<Vec<Hit>> {
+        found.retain(|hit| {
+            let is_intact = hit.stored.is_intact();
+            if !is_intact {
+                self.inner.damaged.note_passage(collection, &hit.stored.passage.document_id);
+            }
+            is_intact
+        });
+        let rest = |hit: StoredHit| (hit.stored, (hit.score, hit.also_in));
+        let (stored, rest): (Vec<_>, Vec<_>) = found.into_iter().map(rest).unzip();
+        let passages = self.with_own_tokens(stored).await?;
+        let hit = |(passage, (score, also_in))| Hit { passage, score, also_in };
+        Ok(passages.into_iter().zip(rest).map(hit).collect())
+    }
+}

@@ -1,0 +1,219 @@
+//! An upsert on its way: what is cut and embedded beside others, and committed in the turn to write.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{
+    Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes, ids, whole,
+};
+use crate::course::{Course, Destination, Piece};
+use crate::table::{Collection, Writer};
+use crate::{Corpus, Departures, Passage};
+use crate::{ErrorKind, Result};
+use ragstone_documents::Document;
+
+pub(super) struct Upserting<'a> {
+    corpus: &'a Corpus,
+    collection: &'a str,
+    pub into: Destination,
+    departures: &'a dyn Departures,
+    course: &'a dyn Course,
+    report: UpsertReport,
+    state: UpsertProgress,
+    /// Whether any of it was committed.
+    has_stored: bool,
+}
+
+impl<'a> Upserting<'a> {
+    pub fn new(
+        corpus: &'a Corpus,
+        collection: &'a str,
+        into: Destination,
+        (departures, course): (&'a dyn Departures, &'a dyn Course),
+    ) -> Self {
+        let (report, state) = (UpsertReport::default(), UpsertProgress::default());
+        Self { corpus, collection, into, departures, course, report, state, has_stored: false }
+    }
+
+    /// Writes what changed of `documents`. The collection held `stored` when it was looked at.
+    pub async fn ingest(&mut self, documents: Vec<Document>, stored: &HashMap<String, StoredVersion>) -> Result<Taken> {
+        let total = documents.len();
+        let (changes, report) = changes(documents, stored, self.corpus.passage_length())?;
+        let unchanged = report.documents_unchanged;
+        self.report = report;
+        self.state = UpsertProgress { documents_done: unchanged, documents_total: total, passages_embedded: 0 };
+        let mut going = self.course.asked(self.state)?;
+        let mut group = Group::default();
+        let mut changes = changes.into_iter().peekable();
+        while going == Going::On
+            && let Some(change) = changes.next()
+        {
+            let (at, course, state) = (change.at, self.course, self.state);
+            let turn = course.turn(Piece::Cut).await;
+            let asked = move || course.asked(state);
+            let cut = self.corpus.cut_while(self.collection, change, &asked).await?;
+            drop(turn);
+            let Some((change, passages)) = cut else {
+                let first_left = group.changes.first().map_or(at, |change| change.at);
+                return Ok(Taken { report: self.report, documents: first_left });
+            };
+            group.changes.push(change);
+            group.passages.push(passages);
+            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES;
+            if !is_full && changes.peek().is_some() {
+                // To cut a long document takes a while, too.
+                going = self.course.asked(self.state)?;
+                continue;
+            }
+            let left = self.commit(std::mem::take(&mut group)).await?;
+            self.state.documents_done = self.report.documents();
+            if let Some(first) = left {
+                return Ok(Taken { report: self.report, documents: first });
+            }
+            going = self.course.asked(self.state)?;
+        }
+        let first_left = group.changes.first().or(changes.peek()).map_or(total, |change| change.at);
+        Ok(Taken { report: self.report, documents: first_left })
+    }
+
+    /// Embeds a group and commits it; where that was enough before all of it had its vectors, the place of the first document that is
+    /// left.
+    async fn commit(&mut self, group: Group) -> Result<Option<usize>> {
+        let Group { mut changes, passages } = group;
+        let mut counts: Vec<usize> = passages.iter().map(Vec::len).collect();
+        let mut rows = self.rows(&changes, passages);
+        let embedded_before = self.state.passages_embedded;
+        loop {
+            self.state.passages_embedded = embedded_before;
+            self.give_vectors(&changes, &counts, &mut rows).await?;
+            let table = self.into.table.clone();
+            let Some(writer) = table.write().await else {
+                let at = (self.corpus, self.collection);
+                let has_part = self.has_stored || self.report.documents_unchanged > 0;
+                match self.into.again(at, self.state, has_part, self.course).await? {
+                    Some(into) => self.into = into,
+                    None => return Ok(changes.first().map(|change| change.at)),
+                }
+                // They may be of another embedding model.
+                rows.iter_mut().for_each(|row| row.vector.clear());
+                // What is in the new table nobody looked at yet.
+                self.into.seen = None;
+                continue;
+            };
+            // Whoever removes the collection has it answer with an error before he takes this turn.
+            self.course.asked(self.state)?;
+            let is_alone = self.into.seen == Some(table.commits());
+            if !is_alone {
+                self.look_again(&table, &mut changes, &mut counts, &mut rows).await?;
+            }
+            let left = self.write(&writer, changes, counts, rows).await;
+            // Once others wrote, they may have written what later groups have: each of those looks again, too.
+            self.into.seen = is_alone.then(|| table.commits());
+            return left;
+        }
+    }
+
+    fn rows(&self, changes: &[Change], passages: Vec<Vec<Passage>>) -> Vec<Row> {
+        let tokenizer = self.corpus.encoder().tokenizer_identity();
+        let mut rows = Vec::new();
+        for (change, passages) in changes.iter().zip(passages) {
+            let count = passages.len() as u32;
+            rows.extend(passages.into_iter().map(|passage| Row {
+                passage,
+                version: change.version.clone(),
+                passages: count,
+                tokenizer: tokenizer.clone(),
+                vector: Vec::new(),
+            }));
+        }
+        rows
+    }
+
+    /// Embeds rows until that is enough. What an older version says in the same words keeps its vector: new metadata costs no embedding.
+    async fn give_vectors(&mut self, changes: &[Change], counts: &[usize], rows: &mut [Row]) -> Result<()> {
+        let table = self.into.table.clone();
+        let replaced = ids(changes, counts, |change, passages| change.replaces.is_some() && passages > 0);
+        let known = match replaced.is_empty() {
+            true => HashMap::new(),
+            false => match table.vectors(&replaced).await {
+                // It was deleted, which whoever takes the turn to write hears of.
+                Err(error) if error.kind() == ErrorKind::NotFound => HashMap::new(),
+                known => known?,
+            },
+        };
+        for row in rows.iter_mut() {
+            row.vector = known.get(&row.passage.id).cloned().unwrap_or_default();
+        }
+        drop(known);
+        self.state.passages_embedded += rows.iter().filter(|row| !row.vector.is_empty()).count();
+        let going = self.course.asked(self.state)?;
+        let unknown: Vec<&mut Row> = rows.iter_mut().filter(|row| row.vector.is_empty()).collect();
+        if going == Going::On && !unknown.is_empty() {
+            let mut embedded = |count| {
+                self.state.passages_embedded += count;
+                self.course.asked(self.state)
+            };
+            self.corpus.embed(table.embedder()?, unknown, self.course, &mut embedded).await?;
+        }
+        Ok(())
+    }
+
+    /// Others wrote since the collection was looked at: what they stored as it is given here need not be written, and the versions that
+    /// are replaced are those of now.
+    async fn look_again(
+        &mut self,
+        table: &Collection,
+        changes: &mut Vec<Change>,
+        counts: &mut Vec<usize>,
+        rows: &mut Vec<Row>,
+    ) -> Result<()> {
+        let wanted: Vec<String> = changes.iter().map(|change| change.id.clone()).collect();
+        let now = table.versions_of(&wanted).await?;
+        let is_there = |change: &Change| now.get(&change.id).is_some_and(|stored| stored.version == change.version);
+        for change in changes.iter_mut() {
+            change.replaces = now.get(&change.id).map(|stored| stored.passages);
+        }
+        let there: HashSet<String> =
+            changes.iter().filter(|change| is_there(change)).map(|change| change.id.clone()).collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        self.report.documents_unchanged += there.len();
+        let mut kept = changes.iter().map(|change| !there.contains(&change.id));
+        counts.retain(|_| kept.next().unwrap_or(true));
+        rows.retain(|row| !there.contains(&row.passage.document_id));
+        changes.retain(|change| !there.contains(&change.id));
+        Ok(())
+    }
+
+    async fn write(
+        &mut self,
+        writer: &Writer<'_>,
+        mut changes: Vec<Change>,
+        counts: Vec<usize>,
+        mut rows: Vec<Row>,
+    ) -> Result<Option<usize>> {
+        let kept = whole(&rows, &counts);
+        let left = changes.get(kept).map(|change| change.at);
+        changes.truncate(kept);
+        rows.truncate(counts[..kept].iter().sum());
+        for (change, passages) in changes.iter().zip(&counts) {
+            self.report.add(change, *passages);
+        }
+        let replaced = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages > 0);
+        let emptied = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages == 0);
+        self.corpus.inner.options.env.fail_point("corpus.before_commit")?;
+        let leaving = [&emptied[..], &replaced].concat();
+        if !leaving.is_empty() {
+            let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
+            self.corpus.announce(writer.collection(), Some((&leaving, &stay)), self.departures).await?;
+        }
+        if !emptied.is_empty() {
+            writer.remove(&emptied).await?;
+        }
+        if !rows.is_empty() {
+            writer.put(&rows, &replaced).await?;
+        }
+        self.has_stored |= !rows.is_empty();
+        Ok(left)
+    }
+}

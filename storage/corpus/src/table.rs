@@ -1,0 +1,425 @@
+//! One collection's table: commits, snapshots to read from, and what keeps it fast and small.
+//!
+//! Each change of a collection is one commit of LanceDB, which a reader sees wholly or not at all, and which a kill
+//! leaves either done or undone. A document that changed is replaced by one merge: its new passages go in and the older
+//! version's go out in the same commit. So no state between two versions exists that somebody would have to repair.
+//!
+//! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
+
+mod upkeep;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_schema::{DataType, SchemaRef};
+use futures::TryStreamExt;
+use lancedb::arrow::SendableRecordBatchStream;
+use lancedb::datafusion::prelude::{Expr, col, lit};
+use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
+use lancedb::query::ExecutableQuery;
+use lancedb::{Connection, DistanceType, Table};
+use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
+
+use super::checks::Checks;
+use super::disk::{caught, failed, files, io_failed, sync_folder};
+use super::folders::{discard, path_of};
+use super::naming::{Stage, table_at, unknown};
+use super::{PassageEncoder, schema};
+use crate::{Error, ErrorKind, Result};
+use ragstone_env::lock::locked;
+
+/// Passages in a cell of the vector index, about.
+const CELL_ROWS: u32 = 1024;
+
+/// The table of one collection.
+pub(super) struct Collection {
+    pub name: String,
+    /// Gives it its vectors; `None` where that embedding model cannot be loaded any more, and words alone are searched.
+    pub embedder: Option<Arc<dyn PassageEncoder>>,
+    pub(super) table: Table,
+    folder: PathBuf,
+    schema: SchemaRef,
+    dimension: usize,
+    /// Another table has taken its place: whoever reads it may go on, nobody writes into it, and the last one takes its files along.
+    replaced: AtomicBool,
+    /// It was dropped: there is no such collection, whoever still holds it.
+    gone: AtomicBool,
+    /// Held by the one writer.
+    writer: tokio::sync::Mutex<()>,
+    /// Shared by readers; taken alone to remove files that a reader's snapshot may need.
+    files: RwLock<Files>,
+    /// Files that are known to be on the disk, not only in its cache.
+    synced: Mutex<HashSet<PathBuf>>,
+    /// The files that were there when the first writer came, by their names below the folder; `None` before that, and where they could not
+    /// be listed. Those of them that have no checksum are left to the next comparison: a writer would read all of them in its turn.
+    found: Mutex<Option<Arc<HashSet<String>>>>,
+    /// Their checksums; `None` until they are read, and while somebody adds to them.
+    checks: Mutex<Option<Checks>>,
+    /// Which indexes a search met that could not be read.
+    pub(super) broken: Broken,
+    /// Whether the vectors are indexed, once that was looked up.
+    vectors_indexed: Mutex<Option<bool>>,
+    /// Counts changes of documents since it was opened: whoever saw as many knows what it holds.
+    commits: AtomicU64,
+}
+
+/// Indexes that are to be built anew: they hold nothing that the rows have not.
+#[derive(Default)]
+pub(super) struct Broken {
+    pub words: AtomicBool,
+    pub vectors: AtomicBool,
+    /// How often some were built anew since the start: where that does not help, it is not the index that is damaged.
+    pub mended: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Files {
+    #[default]
+    There,
+    /// The collection was dropped: whoever waited for it must look it up again.
+    Gone,
+}
+
+/// A collection at one version. It stays readable for as long as this is held.
+pub(super) struct Snapshot<'a> {
+    pub table: Table,
+    _files: RwLockReadGuard<'a, Files>,
+}
+
+/// The right to change a collection.
+pub(super) struct Writer<'a> {
+    collection: &'a Collection,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Collection {
+    /// Makes the table of a new collection, with its full-text index.
+    pub async fn create(
+        db: &Connection,
+        folder: &Path,
+        (name, stage): (&str, Stage),
+        embedder: Arc<dyn PassageEncoder>,
+    ) -> Result<Self> {
+        let doing = || format!("create collection `{name}`");
+        let schema = schema::table_schema(embedder.dimension(), &embedder.identity());
+        let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
+        let mut collection = Self::new(table.map_err(failed(doing()))?, folder, (name, stage), schema)?;
+        collection.embedder = Some(embedder);
+        collection.found = Mutex::new(Some(Arc::default()));
+        collection.create_text_index().await?;
+        Ok(collection)
+    }
+
+    /// Opens a table that is there. Which embedding model it suits is for the caller to find out.
+    pub async fn open(db: &Connection, folder: &Path, (name, stage): (&str, Stage)) -> Result<Self> {
+        let doing = || format!("open collection `{name}`");
+        let table = db.open_table(table_at(name, stage)).execute().await.map_err(failed(doing()))?;
+        let schema = table.schema().await.map_err(failed(doing()))?;
+        Self::new(table, folder, (name, stage), schema)
+    }
+
+    fn new(table: Table, folder: &Path, (name, stage): (&str, Stage), schema: SchemaRef) -> Result<Self> {
+        let vector = schema.field_with_name("vector").map(|field| field.data_type());
+        let Ok(DataType::FixedSizeList(_, dimension)) = vector else {
+            let message = format!("collection `{name}` has no column of vectors: it is none of ragstone's");
+            return Err(Error::new(ErrorKind::Incompatible, message));
+        };
+        let dimension = *dimension as usize;
+        Ok(Self {
+            name: name.to_owned(),
+            embedder: None,
+            table,
+            folder: path_of(folder, name, stage),
+            schema,
+            dimension,
+            replaced: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            writer: tokio::sync::Mutex::default(),
+            files: RwLock::default(),
+            synced: Mutex::default(),
+            found: Mutex::default(),
+            checks: Mutex::default(),
+            broken: Broken::default(),
+            vectors_indexed: Mutex::default(),
+            commits: AtomicU64::new(0),
+        })
+    }
+
+    /// The embedding model that its vectors are of.
+    pub fn embedding(&self) -> &str {
+        self.metadata(schema::EMBEDDING_KEY)
+    }
+
+    /// What embeds new passages.
+    ///
+    /// # Errors
+    /// `Incompatible` where that model cannot be loaded any more.
+    pub fn embedder(&self) -> Result<&Arc<dyn PassageEncoder>> {
+        self.embedder.as_ref().ok_or_else(|| {
+            let message = format!(
+                "collection `{}` was built with the embedding model {}, which cannot be loaded any more: documents can be added \
+                 once the collection is embedded again (`ragstone collections reembed`)",
+                self.name,
+                self.embedding()
+            );
+            Error::new(ErrorKind::Incompatible, message)
+        })
+    }
+
+    /// Numbers in a vector.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// Another table takes its place. Whoever reads this one goes on; its files go with the last one. For whoever has the turn to write.
+    pub fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A value of the table's own metadata.
+    pub fn metadata(&self, key: &str) -> &str {
+        self.schema.metadata().get(key).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Whether it was dropped.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// A number that every change of documents raises.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Acquire)
+    }
+
+    /// Waits for the turn to write. `None` where the collection was dropped in the meantime.
+    pub async fn write(&self) -> Option<Writer<'_>> {
+        let turn = self.writer.lock().await;
+        let there = *self.files.read().await == Files::There && !self.replaced.load(Ordering::Acquire);
+        if !there {
+            return None;
+        }
+        self.note_found().await;
+        Some(Writer { collection: self, _turn: turn })
+    }
+
+    async fn note_found(&self) {
+        if locked(&self.found).is_some() {
+            return;
+        }
+        let folder = self.folder.clone();
+        let found = tokio::task::spawn_blocking(move || files(&folder)).await;
+        // Where that fails, so does the writer when it looks at them.
+        *locked(&self.found) = found.ok().and_then(|found| found.ok()).map(Arc::new);
+    }
+
+    /// The collection as it is now. `NotFound` where it was dropped in the meantime.
+    pub async fn snapshot(&self) -> Result<Snapshot<'_>> {
+        let files = self.files.read().await;
+        if *files == Files::Gone {
+            return Err(unknown(&self.name));
+        }
+        let table = self.table.query_snapshot().await.map_err(self.failed("read"))?;
+        Ok(Snapshot { table, _files: files })
+    }
+
+    /// How many passages there are.
+    pub async fn rows(&self) -> Result<usize> {
+        self.table.count_rows(None).await.map_err(self.failed("count the passages of"))
+    }
+
+    /// Whether its vectors are indexed: only then does a search look at some of them before others.
+    pub async fn has_vector_index(&self) -> Result<bool> {
+        if let Some(known) = *locked(&self.vectors_indexed) {
+            return Ok(known);
+        }
+        let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
+        let is_indexed = indexes.iter().any(|index| index.columns == ["vector"]);
+        // Whoever made one meanwhile knows better.
+        Ok(*locked(&self.vectors_indexed).get_or_insert(is_indexed))
+    }
+
+    /// How many documents there are.
+    pub async fn documents(&self) -> Result<usize> {
+        let first = Some("ordinal = 0".to_owned());
+        self.table.count_rows(first).await.map_err(self.failed("count the documents of"))
+    }
+
+    /// Runs a query to its end.
+    pub async fn run(&self, query: impl ExecutableQuery) -> Result<Vec<RecordBatch>> {
+        let stream = query.execute().await.map_err(self.failed("search"))?;
+        stream.try_collect().await.map_err(self.failed("search"))
+    }
+
+    /// Runs a query; its rows come as they are read.
+    pub async fn stream(&self, query: impl ExecutableQuery) -> Result<SendableRecordBatchStream> {
+        query.execute().await.map_err(self.failed("read"))
+    }
+
+    pub(super) async fn create_text_index(&self) -> Result<()> {
+        let index = Index::FTS(text_index());
+        let job = self.table.create_index(&["content"], index);
+        job.execute().await.map(drop).map_err(self.failed("index the words of"))
+    }
+
+    /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.
+    pub(super) async fn create_vector_index(&self) -> Result<()> {
+        let index = Index::IvfFlat(
+            IvfFlatIndexBuilder::default().distance_type(DistanceType::Cosine).target_partition_size(CELL_ROWS),
+        );
+        let job = self.table.create_index(&["vector"], index);
+        job.execute().await.map(drop).map_err(self.failed("index the vectors of"))
+    }
+
+    /// Says which collection it was.
+    pub fn failed(&self, doing: &str) -> impl FnOnce(lancedb::Error) -> Error + use<> {
+        failed(format!("{doing} collection `{}`", self.name))
+    }
+}
+
+/// Of a table whose place another took, which is open: the last one that read it takes its files along.
+impl Drop for Collection {
+    fn drop(&mut self) {
+        if *self.replaced.get_mut()
+            && let Some(corpus) = self.folder.parent()
+            && let Err(error) = discard(corpus, &self.folder)
+        {
+            tracing::warn!(%error, folder = %self.folder.display(), "superseded files stay; the next start removes them");
+        }
+    }
+}
+
+/// Counts a commit before it and after it, whatever becomes of it: who looked meanwhile does not know which of both it saw.
+struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn begin(commits: &'a AtomicU64) -> Self {
+        commits.fetch_add(1, Ordering::AcqRel);
+        Self(commits)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Writer<'_> {
+    /// What it may change.
+    pub fn collection(&self) -> &Collection {
+        self.collection
+    }
+
+    /// Commits `rows`, and takes out the older passages of the documents `replaced`, in one step that is on disk on return.
+    pub async fn put(&self, rows: &[schema::Row], replaced: &[String]) -> Result<()> {
+        let Collection { table, schema, dimension, .. } = self.collection;
+        let batch = schema::encode(rows, schema, *dimension)?;
+        let _counted = Counted::begin(&self.collection.commits);
+        let failed = self.collection.failed("write to");
+        if replaced.is_empty() {
+            table.add(batch).execute().await.map_err(failed)?;
+        } else {
+            // A new version's rows match no old ones: the version is part of the key.
+            let mut merge = table.merge_insert(&["document_id", "version", "ordinal"]);
+            merge.when_not_matched_insert_all().when_not_matched_by_source_delete_expr(any_of(replaced));
+            let batches = RecordBatchIterator::new([Ok(batch)], schema.clone());
+            merge.execute(Box::new(batches)).await.map_err(failed)?;
+        }
+        self.sync().await
+    }
+
+    /// Takes out documents; how many passages went.
+    pub async fn remove(&self, documents: &[String]) -> Result<usize> {
+        let _counted = Counted::begin(&self.collection.commits);
+        let deleted = self.collection.table.delete(&any_of(documents)).await;
+        let deleted = deleted.map_err(self.collection.failed("delete from"))?;
+        self.sync().await?;
+        Ok(deleted.num_deleted_rows as usize)
+    }
+
+    /// Drops the collection, which is on the disk on return; how many passages went, as far as that can be read. Waits for who reads it.
+    pub async fn drop_table(&self) -> Result<usize> {
+        let mut files = self.collection.files.write().await;
+        let rows = caught("count its passages", self.collection.rows()).await.unwrap_or_else(|error| {
+            tracing::warn!(collection = self.collection.name, %error, "a damaged collection is deleted");
+            0
+        });
+        let folder = self.collection.folder.clone();
+        let discarded = tokio::task::spawn_blocking(move || match folder.parent() {
+            Some(corpus) => discard(corpus, &folder),
+            None => Ok(()),
+        });
+        discarded.await.map_err(panicked)??;
+        *files = Files::Gone;
+        self.collection.gone.store(true, Ordering::Release);
+        Ok(rows)
+    }
+
+    /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk, and notes the
+    /// checksums of what is new.
+    pub async fn sync(&self) -> Result<()> {
+        let mut known = std::mem::take(&mut *locked(&self.collection.synced));
+        let found = locked(&self.collection.found).clone().unwrap_or_default();
+        let sync = move |folder: &Path, checks: &mut Checks| {
+            sync_folder(folder, &mut known)?;
+            let relative = |path: &PathBuf| Some(path.strip_prefix(folder).ok()?.to_str()?.to_owned());
+            let is_new = |name: &String| !checks.has(name) && !found.contains(name);
+            let new: Vec<String> = known.iter().filter_map(relative).filter(is_new).collect();
+            checks.add(folder, new.into_iter().filter(|name| folder.join(name).is_file()))?;
+            Ok(known)
+        };
+        *locked(&self.collection.synced) = self.collection.with_checks(sync).await?;
+        Ok(())
+    }
+}
+
+impl Collection {
+    /// Does something with the checksums of its files, on a thread that may block. For one at a time, as writers are.
+    pub(super) async fn with_checks<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path, &mut Checks) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (folder, known) = (self.folder.clone(), locked(&self.checks).take());
+        let worked = tokio::task::spawn_blocking(move || {
+            let mut checks = match known {
+                Some(checks) => checks,
+                None => match Checks::read(&folder) {
+                    Ok(checks) => checks,
+                    Err(error) => return (None, Err(error)),
+                },
+            };
+            let done = work(&folder, &mut checks);
+            (Some(checks), done)
+        });
+        let (checks, done) = worked.await.map_err(panicked)?;
+        *locked(&self.checks) = checks;
+        done.map_err(|error| io_failed(&format!("write collection `{}` to disk", self.name), error))
+    }
+}
+
+fn panicked(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Internal, "writing to disk panicked").with_source(error)
+}
+
+/// An expression and not SQL text: ids are the caller's words.
+pub(super) fn any_of(documents: &[String]) -> Expr {
+    col("document_id").in_list(documents.iter().map(|id| lit(id.as_str())).collect(), false)
+}
+
+/// As [`any_of`], for one document.
+pub(super) fn is_document(id: &str) -> Expr {
+    col("document_id").eq(lit(id))
+}
+
+/// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
+pub(super) fn text_index() -> FtsIndexBuilder {
+    FtsIndexBuilder::default()
+}

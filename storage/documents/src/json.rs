@@ -1,0 +1,182 @@
+//! JSON lines (one object a line) and JSON arrays of objects: `{"id"?, "title"?, "text", "source"?, "metadata"?}`. One
+//! document at a time, so that memory follows the greatest document and not their number.
+
+use std::fmt;
+
+use crate::document::most_beside;
+use serde::Deserializer;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::parse::{Each, Parsed, check};
+
+/// Bad lines or elements that are named; the others are counted.
+const MOST_NAMED: usize = 3;
+
+/// One document a line; blank lines are skipped. A bad line does not keep the others from being read: which are bad, and why, it returns.
+///
+/// # Errors
+/// What `each` says.
+pub fn lines(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
+    let mut bad = Bad::default();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let anchor = || format!("L{}", index + 1);
+        let read = serde_json::from_str(line).map_err(|error| without_line(&error));
+        match read.and_then(|value| document(value, anchor())) {
+            Ok(parsed) => each(parsed)?,
+            Err(why) => bad.note(|| format!("line {}: {why}", index + 1)),
+        }
+    }
+    Ok(bad.told("lines"))
+}
+
+/// Of a record that has one line: it is the first there, and another one in the file.
+fn without_line(error: &serde_json::Error) -> String {
+    error.to_string().replacen(&format!(" at line {} ", error.line()), " at ", 1)
+}
+
+/// Whether a file is an array, of documents then; any other JSON is text as it stands.
+pub fn is_array(text: &str) -> bool {
+    text.trim_start().starts_with('[')
+}
+
+/// As [`lines`], one document an element. What is no JSON ends the file.
+///
+/// # Errors
+/// As [`lines`].
+pub fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
+    let mut bad = Bad::default();
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let mut stopped = None;
+    let read = reader.deserialize_seq(Elements { each, bad: &mut bad, stopped: &mut stopped });
+    if let Some(why) = stopped {
+        return Err(why);
+    }
+    if let Err(error) = read.and_then(|()| reader.end()) {
+        bad.last = Some(error.to_string());
+    }
+    Ok(bad.told("elements"))
+}
+
+/// What could not be read of a file.
+#[derive(Default)]
+pub struct Bad {
+    named: Vec<String>,
+    others: usize,
+    /// Why the rest could not be read at all.
+    last: Option<String>,
+}
+
+impl Bad {
+    /// Counts a bad record, and names the first ones.
+    pub fn note(&mut self, why: impl FnOnce() -> String) {
+        if self.named.len() < MOST_NAMED { self.named.push(why()) } else { self.others += 1 }
+    }
+
+    /// What is to be said of them, if there are any; `what` they are.
+    pub fn told(self, what: &str) -> Option<String> {
+        let others = (self.others > 0).then(|| format!("and {} more such {what}", self.others));
+        let all: Vec<String> = self.named.into_iter().chain(others).chain(self.last).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+struct Elements<'a, 'b> {
+    each: Each<'a>,
+    bad: &'b mut Bad,
+    /// What `each` said in the end.
+    stopped: &'b mut Option<String>,
+}
+
+impl<'de> Visitor<'de> for Elements<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an array of documents")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        let mut index = 0_u64;
+        while let Some(value) = elements.next_element::<Value>()? {
+            match document(value, index.to_string()) {
+                Ok(parsed) => {
+                    if let Err(why) = (self.each)(parsed) {
+                        *self.stopped = Some(why);
+                        return Err(A::Error::custom("stopped"));
+                    }
+                }
+                Err(why) => self.bad.note(|| format!("element {index}: {why}")),
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Other fields are kept as metadata, so that nothing of a record is lost.
+fn document(value: Value, anchor: String) -> Result<Parsed, String> {
+    let parsed = fields(value, anchor)?;
+    check(&parsed)?;
+    check_beside(&parsed)?;
+    Ok(parsed)
+}
+
+/// What is kept beside each of the document's passages. Of other files, whose metadata is not their author's wish, what is too much is
+/// left out.
+fn check_beside(parsed: &Parsed) -> Result<(), String> {
+    let named = [&parsed.title, &parsed.source].into_iter().flatten().map(String::len).sum::<usize>();
+    let metadata = serde_json::to_vec(&parsed.metadata).map_err(|error| error.to_string())?;
+    let (bytes, most) = (metadata.len() + named, most_beside(parsed.text.len()));
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(format!(
+        "the fields beside `text` come to {} KiB, and may have {} KiB beside a text of this length; leave some out",
+        bytes.div_ceil(1 << 10),
+        most >> 10
+    ))
+}
+
+fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
+    let Value::Object(mut object) = value else {
+        return Err("not an object with a `text`".into());
+    };
+    let mut take = |field: &str| match object.remove(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        // Ids are numbers in many data sets.
+        Some(Value::Number(number)) if field == "id" => Ok(Some(number.to_string())),
+        Some(other) => Err(format!("`{field}` must be a string, not {}", kind(&other))),
+    };
+    let (id, title, text, source) = (take("id")?, take("title")?, take("text")?, take("source")?);
+    let text = text.ok_or("`text` is missing")?;
+    let mut metadata = match object.remove("metadata") {
+        Some(Value::Object(metadata)) => metadata,
+        None | Some(Value::Null) => serde_json::Map::new(),
+        Some(_) => return Err("`metadata` must be an object".into()),
+    };
+    metadata.extend(object);
+    Ok(Parsed { id, title, text, source, anchor: Some(anchor), metadata, ..Parsed::default() })
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_line_has_one_number() {
+        let bad = lines("{\"text\": \"fine\"}\n{text: 1}\n{\"text\": ", &mut |_| Ok(())).unwrap().unwrap();
+        assert_eq!(bad, "line 2: key must be a string at column 2; line 3: EOF while parsing a value at column 9");
+    }
+}

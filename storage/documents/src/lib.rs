@@ -1,0 +1,210 @@
+//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, PDF, Word, PowerPoint, Excel, OpenDocument sheets, EPUB,
+//! e-mail.
+//!
+//! Blocking. A file that cannot be read is one clear error and costs nothing else: whatever has a parser is parsed by a
+//! process of its own ([`child`]), with limits on its memory and time. Plain text has none.
+
+mod archive;
+mod body;
+#[cfg(unix)]
+pub mod child;
+mod delimited;
+mod document;
+mod docx;
+pub mod element;
+mod encoding;
+mod epub;
+mod find;
+mod format;
+#[cfg(test)]
+#[path = "../../../tests/fuzz/driver.rs"]
+mod fuzz;
+mod html;
+mod json;
+#[cfg(unix)]
+mod limits;
+mod mail;
+mod markup;
+mod metadata;
+mod name;
+mod open;
+mod parse;
+mod pdf;
+mod pptx;
+#[cfg(unix)]
+mod process;
+mod sheet;
+mod xml;
+
+use std::io::Read;
+use std::path::Path;
+
+use bytes::Bytes;
+
+pub use self::document::{Document, digest, metadata_json, most_beside};
+pub use self::element::{Element, ElementKind};
+pub use self::find::{FoundFile, find_files};
+use self::format::{Format, SUPPORTED};
+pub use self::name::shown;
+use self::open::Opened;
+use self::parse::{Each, Parsed};
+#[cfg(unix)]
+pub use self::process::Process;
+use ragstone_env::Error;
+
+/// Of why a file was not read.
+const MAX_REASON_CHARS: usize = 300;
+
+/// Why a file's documents did not come, or not all of them.
+#[derive(Debug)]
+pub enum Unread {
+    /// It cannot be read, or some of its records cannot; what is wrong with it and what to do, without its name.
+    Skipped(String),
+    /// Whoever takes the documents wants no more.
+    Stopped,
+    /// Nothing about the file: none can be read now.
+    Failed(Error),
+}
+
+/// Makes documents of formats that need a parser.
+pub trait Parser {
+    /// Hands the documents of a file to `each`.
+    fn parse(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread>;
+}
+
+/// Parses where it is called: tests of the formats, and systems without the means for a process with limits.
+#[cfg(any(test, not(unix)))]
+pub struct Here;
+
+#[cfg(any(test, not(unix)))]
+impl Parser for Here {
+    fn parse(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
+        parse_here(format, file, each)
+    }
+}
+
+/// Reads one file after another.
+pub struct Reader<P> {
+    parser: P,
+}
+
+impl<P: Parser> Reader<P> {
+    /// What needs a parser goes to `parser`.
+    pub fn new(parser: P) -> Self {
+        Self { parser }
+    }
+
+    /// Hands the documents of a file to `each`, until it wants no more.
+    ///
+    /// # Errors
+    /// Why not all of them came. Of a file with bad records those came that are good; nothing of others that are at fault themselves.
+    pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
+        let format = Format::of(&found.path).ok_or_else(unsupported)?;
+        let file = open::open(found).map_err(Unread::Skipped)?;
+        let within = found.within.as_deref().and_then(|folder| found.path.strip_prefix(folder).ok());
+        self.take(format, Place { path: &found.path, within }, file, each)
+    }
+
+    /// As [`read`](Self::read), of a file called `name` that came with a request.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_bytes(
+        &mut self,
+        name: &Path,
+        bytes: Bytes,
+        each: &mut dyn FnMut(Document) -> bool,
+    ) -> Result<(), Unread> {
+        let format = Format::of(name).ok_or_else(unsupported)?;
+        self.take(format, Place { path: name, within: None }, Opened::of(bytes), each)
+    }
+
+    fn take(
+        &mut self,
+        format: Format,
+        place: Place<'_>,
+        mut file: Opened,
+        each: &mut dyn FnMut(Document) -> bool,
+    ) -> Result<(), Unread> {
+        let mut is_stopped = false;
+        let mut pass_on = |parsed| {
+            is_stopped = !each(document(format, &place, parsed));
+            if is_stopped { Err(String::new()) } else { Ok(()) }
+        };
+        let read = if format.is_plain() {
+            parse_here(format, &mut file, &mut pass_on)
+        } else {
+            self.parser.parse(format, &mut file, &mut pass_on)
+        };
+        if is_stopped { Err(Unread::Stopped) } else { read }
+    }
+}
+
+fn unsupported() -> Unread {
+    Unread::Skipped(format!("not a format that ragstone reads ({SUPPORTED})"))
+}
+
+fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| Unread::Skipped(open::failed(&error)))?;
+    match parse::parse(format, bytes, each) {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) | Err(why) => Err(Unread::Skipped(name::clean(&why, MAX_REASON_CHARS))),
+    }
+}
+
+/// Where a file is.
+struct Place<'a> {
+    path: &'a Path,
+    /// From the folder on that is ingested.
+    within: Option<&'a Path>,
+}
+
+/// A document of a file. One that is the whole file takes the file's name where it has no title (source code, whose name says little, the way
+/// to it), and is known by its path; one of several is known by its place, too.
+fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
+    let Parsed { id, title, text, source, anchor, metadata, elements } = parsed;
+    let path = place.path;
+    let name = || match format {
+        Format::Code => place.within.or_else(|| path.file_name().map(Path::new)).map(shown),
+        _ => path.file_stem().map(|name| shown(Path::new(name))),
+    };
+    let is_part = anchor.is_some();
+    let title = title.filter(|title| is_part || !title.trim().is_empty()).or_else(|| name().filter(|_| !is_part));
+    let source = source.unwrap_or_else(|| match &anchor {
+        Some(anchor) => format!("{}#{anchor}", shown(path)),
+        None => shown(path),
+    });
+    fitted(Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata, elements })
+}
+
+/// A document of a file, with no more beside its text than the corpus takes: a file is not refused for what it says of itself.
+fn fitted(mut document: Document) -> Document {
+    let Document { title, text, source, metadata, .. } = &mut document;
+    let beside = title.len() + source.as_ref().map_or(0, String::len);
+    let most = most_beside(text.len()).saturating_sub(beside);
+    // The longest first, so that few go.
+    while serde_json::to_string(metadata).map_or(0, |json| json.len()) > most {
+        let longest = metadata.iter().max_by_key(|(key, value)| key.len() + value.to_string().len());
+        let Some(longest) = longest.map(|(key, _)| key.clone()) else { break };
+        metadata.remove(&longest);
+    }
+    document
+}
+
+/// The file of one of its several documents, by the source of that: `notes.jsonl#L2`.
+pub fn file_of(source: &str) -> &str {
+    source.rsplit_once('#').map_or(source, |(file, _)| file)
+}
+
+/// Whether a file of this name may have several documents, each with its place after a `#` in its source.
+pub fn may_have_several(file: &Path) -> bool {
+    matches!(Format::of(file), Some(Format::JsonLines | Format::JsonArray | Format::Mailbox))
+}
+
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! A file's bytes as documents. Pure; runs in the process of its own that [`super::child`] is, except for plain text and
+//! in tests.
+
+use crate::{Document, Element, ElementKind};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::body::Body;
+use super::encoding::{self, Decoded};
+use super::metadata::FileMetadata;
+use super::open::MAX_BYTES;
+use super::{Format, delimited, docx, epub, html, json, mail, markup, pdf, pptx, sheet};
+
+/// Title and source stand beside each of a document's passages: long ones would be kept as often.
+const MAX_TITLE_BYTES: usize = 1000;
+const MAX_SOURCE_BYTES: usize = 4000;
+
+/// A document as its file has it.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parsed {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    pub text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Its place in the file, such as `L12`; `None` where the whole file is one document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anchor: Option<String>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+    /// Where its headings, tables and code are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elements: Vec<Element>,
+}
+
+impl Parsed {
+    /// One that is a whole file. A heading too long for a title is text like any other.
+    pub(super) fn of(title: Option<String>, body: Body, metadata: FileMetadata) -> Self {
+        let (mut text, mut elements) = body.finish();
+        let title = match title {
+            Some(title) if title.len() > MAX_TITLE_BYTES => {
+                text = format!("{title}\n\n{text}");
+                elements.iter_mut().for_each(|element| element.at += title.len() + 2);
+                None
+            }
+            title => title,
+        };
+        Self { title, text, elements, metadata: metadata.into_json(), ..Self::default() }
+    }
+}
+
+/// Takes one document after another; an error ends the file.
+pub type Each<'a> = &'a mut dyn FnMut(Parsed) -> Result<(), String>;
+
+/// Hands the documents of a file to `each`. What it returns is wrong with some of its records; the good ones were handed out.
+///
+/// # Errors
+/// Why it is not of that format (with the line or byte, where there is one) and what to do, or what `each` said.
+pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<String>, String> {
+    let mut bounded = |parsed: Parsed| {
+        check(&parsed)?;
+        each(parsed)?;
+        Ok(None)
+    };
+    match format {
+        Format::Pdf => {
+            let (text, metadata) = pdf::read(&bytes)?;
+            bounded(Parsed { text, metadata: metadata.into_json(), ..Parsed::default() })
+        }
+        Format::Docx => bounded(docx::read(&bytes)?),
+        Format::Pptx => bounded(pptx::read(&bytes)?),
+        Format::Spreadsheet => bounded(sheet::read(&bytes)?),
+        Format::Epub => bounded(epub::read(&bytes)?),
+        Format::Mail => bounded(mail::message(&bytes)?),
+        Format::Mailbox => mail::mailbox(&bytes, each),
+        _ => {
+            let Decoded { text, encoding } = encoding::decode(bytes)?;
+            let told = |mut parsed: Parsed| {
+                if let Some(encoding) = encoding {
+                    parsed.metadata.entry("encoding").or_insert_with(|| encoding.into());
+                }
+                bounded(parsed)
+            };
+            match format {
+                Format::JsonLines => json::lines(&text, each),
+                Format::JsonArray if json::is_array(&text) => json::array(&text, each),
+                _ => textual(format, text).and_then(told),
+            }
+        }
+    }
+}
+
+/// A text that is one document.
+fn textual(format: Format, text: String) -> Result<Parsed, String> {
+    match format {
+        Format::Markdown => {
+            let read = markup::markdown(&text);
+            Ok(Parsed::of(read.title, read.body, read.metadata))
+        }
+        Format::Html => {
+            let page = html::page(&text)?;
+            Ok(Parsed::of(page.title, page.body, page.metadata))
+        }
+        Format::Delimited => delimited::read(&text),
+        Format::Code => {
+            let elements = vec![Element { at: 0, kind: ElementKind::Code }];
+            Ok(Parsed { text, elements, ..Parsed::default() })
+        }
+        _ => Ok(Parsed { text, ..Parsed::default() }),
+    }
+}
+
+/// What would stop everybody else's documents, or fill the disk.
+pub(super) fn check(parsed: &Parsed) -> Result<(), String> {
+    let too_long = |field: &str, text: &str, most: usize| match text.len() {
+        bytes if bytes > most => Err(format!("`{field}` has {bytes} bytes, and may have {most}; shorten it")),
+        _ => Ok(()),
+    };
+    too_long("title", parsed.title.as_deref().unwrap_or_default(), MAX_TITLE_BYTES)?;
+    too_long("source", parsed.source.as_deref().unwrap_or_default(), MAX_SOURCE_BYTES)?;
+    if parsed.text.len() as u64 > MAX_BYTES {
+        return Err(format!("it has more than {} MiB of text, which one file may have; split it", MAX_BYTES >> 20));
+    }
+    let named = Document { id: parsed.id.clone(), ..Document::default() };
+    named.identity().map(drop).map_err(|error| error.to_string())
+}
