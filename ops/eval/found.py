@@ -15,7 +15,7 @@ what its fields mean. `papers` are ingested into a data folder that goes away. E
 
 Then: texts that must not be in passages and are; files that were not taken, and what was said; the scores of questions that nothing answers
 beside those of questions whose answer was first. With --ask, questions that nothing answers, and as many others, are asked, and refusals are
-counted: that takes a model that answers (--model). Standard library alone.
+counted: that takes a model that answers (--model; the default one by its path with --set adapter=reader). Standard library alone.
 """
 
 import argparse
@@ -229,13 +229,13 @@ def ask(service, asked, results):
     others = first[:: max(1, len(first) // 40)][:40]
     rows = []
     for item in [*asked.get("unanswered", []), *(dict(question=one["question"], kind="answered, first") for one in others)]:
-        body = {"messages": [{"role": "user", "content": item["question"]}], "max_tokens": 48, "ragstone": {"collection": COLLECTION}}
+        body = {"messages": [{"role": "user", "content": item["question"]}], "max_tokens": 48, "temperature": 0, "ragstone": {"collection": COLLECTION}}
         answer = service.call("/v1/chat/completions", body)
         if "error" in answer:
             sys.exit(f"asking failed: {answer['error']}")
         text = answer["choices"][0]["message"]["content"] or ""
         cited = answer["ragstone"]["citations"]
-        rows.append(item | {"answer": text, "refused": refuses(text), "citations": len(cited), "score": cited[0].get("score") if cited else None})
+        rows.append(item | {"answer": text, "refused": refuses(text), "citations": len(cited), "score": max((one.get("score") or 0 for one in cited), default=None)})
     return rows
 
 
