@@ -51,6 +51,12 @@ pub struct Document {
     /// Where its headings, tables and code are, if that is known: it is cut by them. Of files that ragstone read; no field of a request.
     #[serde(skip)]
     pub elements: Vec<Element>,
+    /// Where its pages begin, if it has any: byte `pages[i]` of the text is the first of page `i + 1`. Of files that ragstone read.
+    #[serde(skip)]
+    pub pages: Vec<usize>,
+    /// What of its file is not in the text, and why, for people: "2 hidden paragraphs". Of files that ragstone read.
+    #[serde(skip)]
+    pub left_out: Vec<String>,
 }
 
 impl Document {

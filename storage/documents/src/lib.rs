@@ -163,7 +163,7 @@ struct Place<'a> {
 /// A document of a file. One that is the whole file takes the file's name where it has no title (source code, whose name says little, the way
 /// to it), and is known by its path; one of several is known by its place, too.
 fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
-    let Parsed { id, title, text, source, anchor, metadata, elements } = parsed;
+    let Parsed { id, title, text, source, anchor, metadata, elements, pages, left_out } = parsed;
     let path = place.path;
     let name = || match format {
         Format::Code => place.within.or_else(|| path.file_name().map(Path::new)).map(shown),
@@ -175,7 +175,8 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
         Some(anchor) => format!("{}#{anchor}", shown(path)),
         None => shown(path),
     });
-    fitted(Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata, elements })
+    let (title, source) = (title.unwrap_or_default(), Some(source));
+    fitted(Document { id, title, text, source, metadata, elements, pages, left_out })
 }
 
 /// A document of a file, with no more beside its text than the corpus takes: a file is not refused for what it says of itself.

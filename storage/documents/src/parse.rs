@@ -14,6 +14,9 @@ use super::{Format, delimited, docx, epub, html, json, mail, markup, pdf, pptx, 
 /// Title and source stand beside each of a document's passages: long ones would be kept as often.
 const MAX_TITLE_BYTES: usize = 1000;
 const MAX_SOURCE_BYTES: usize = 4000;
+/// Notes on what a document leaves out, and the bytes of one.
+const MAX_LEFT_OUT: usize = 8;
+const MAX_NOTE_BYTES: usize = 200;
 
 /// A document as its file has it.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +36,12 @@ pub struct Parsed {
     /// Where its headings, tables and code are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elements: Vec<Element>,
+    /// Where its pages begin, as [`Document::pages`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<usize>,
+    /// What of the file is not in the text, and why, as [`Document::left_out`]: at most [`MAX_LEFT_OUT`] notes of a few words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 impl Parsed {
@@ -122,6 +131,12 @@ pub(super) fn check(parsed: &Parsed) -> Result<(), String> {
     too_long("source", parsed.source.as_deref().unwrap_or_default(), MAX_SOURCE_BYTES)?;
     if parsed.text.len() as u64 > MAX_BYTES {
         return Err(format!("it has more than {} MiB of text, which one file may have; split it", MAX_BYTES >> 20));
+    }
+    if parsed.left_out.len() > MAX_LEFT_OUT || parsed.left_out.iter().any(|note| note.len() > MAX_NOTE_BYTES) {
+        return Err("its reader said too much of what it left out; convert it to text first".into());
+    }
+    if !parsed.pages.is_sorted() || parsed.pages.iter().any(|at| !parsed.text.is_char_boundary(*at)) {
+        return Err("its pages do not lie in its text; convert it to text first".into());
     }
     let named = Document { id: parsed.id.clone(), ..Document::default() };
     named.identity().map(drop).map_err(|error| error.to_string())
