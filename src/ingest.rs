@@ -97,6 +97,8 @@ pub enum NotTakenKind {
     Partly,
     /// It was read, and has no text.
     Empty,
+    /// What no reader is meant to see, such as menus, page heads and hidden text; all else was taken.
+    LeftOut,
 }
 
 /// What a job changed.
@@ -314,6 +316,9 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
             Ok(IngestEvent::Cancelled { by, .. }) => tracing::info!(why = %ingests::cancelled(by), "the ingest ends"),
             Ok(IngestEvent::Skipped(NotTaken { kind: NotTakenKind::Empty, path, reason })) => {
                 tracing::info!(path, reason, "skipped");
+            }
+            Ok(IngestEvent::Skipped(NotTaken { kind: NotTakenKind::LeftOut, path, reason })) => {
+                tracing::debug!(path, reason, "left out");
             }
             Ok(IngestEvent::Skipped(NotTaken { path, reason, .. })) => tracing::warn!(path, reason, "skipped"),
             Ok(IngestEvent::Stopped { files_done, files_total }) => {

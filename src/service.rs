@@ -128,6 +128,8 @@ impl Service {
             ingestor.resume(None).await?;
             ragstone.warmer().resume(None).await?;
             ragstone.verify_in_background();
+            let corpus = ragstone.corpus().clone();
+            tokio::spawn(async move { corpus.renew_word_indexes().await });
         }
         Ok(())
     }

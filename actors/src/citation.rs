@@ -16,6 +16,9 @@ pub struct Citation {
     pub title: String,
     /// File or address it came from, where known.
     pub source: Option<String>,
+    /// The page that it begins on, from 1, of documents that have pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page: Option<u32>,
     /// The passage itself.
     pub text: String,
     /// What the search scored it, or the reranker between 0 and 1 where there was one; `None` for documents given inline.

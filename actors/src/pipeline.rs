@@ -408,6 +408,7 @@ fn inline(context: &Context, tokens: Vec<Arc<[u32]>>) -> Vec<Passage> {
             document_id: String::new(),
             title: document.title.clone(),
             source: None,
+            page: None,
             text: document.text.clone(),
             score: None,
             also_in: Vec::new(),

@@ -21,7 +21,7 @@ use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingest::{IngestEvent, IngestReport, NotTaken};
+use crate::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind};
 use crate::progress::{Progress, Unit, beside_bars};
 use crate::watch::Watch;
 use ragstone_documents::shown;
@@ -185,14 +185,20 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
         }
     };
     let Told { report, skipped, left_alone, hidden } = told;
-    let not_taken = NotTakenFiles { paths: wanted.paths.clone(), report, files: skipped, left_alone };
     if args.json {
-        let report = &not_taken.report;
-        output::json(&Ingested { report, skipped: &not_taken.files, left_alone: &not_taken.left_alone, hidden })?;
-    } else if !not_taken.is_all() {
+        output::json(&Ingested { report: &report, skipped: &skipped, left_alone: &left_alone, hidden })?;
+    }
+    let (left_out, files): (Vec<_>, Vec<_>) = skipped.into_iter().partition(|file| file.kind == NotTakenKind::LeftOut);
+    let not_taken = NotTakenFiles { paths: wanted.paths.clone(), report, files, left_alone };
+    if !args.json && !not_taken.is_all() {
         let report = &not_taken.report;
         output::line(&told::summary(report, &args.collection))?;
-        let others = [told::others(&not_taken.left_alone), told::hidden_ones(hidden), told::gone(report)];
+        let others = [
+            told::left_out(&left_out),
+            told::others(&not_taken.left_alone),
+            told::hidden_ones(hidden),
+            told::gone(report),
+        ];
         for line in others.into_iter().flatten().chain(told::kept(report)) {
             output::line(&line)?;
         }

@@ -193,7 +193,7 @@ pub async fn upsert(
     let upserting = async move { library.upsert(&collection, documents, (asks.as_deref(), caller), wanted).await };
     let done = state.run(&request, Work::Change, upserting);
     let (report, kv) = done.await??;
-    Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read: None }))
+    Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read: None, left_out: Vec::new() }))
 }
 
 /// One document with its passages.

@@ -14,6 +14,8 @@ use crate::http::state::{State, caller};
 use crate::lanes::Work;
 use ragstone_documents::Unread;
 
+/// Notes on what of a file was left out.
+const MOST_LEFT_OUT: usize = 8;
 /// Of a file's name.
 const MAX_NAME_BYTES: usize = 255;
 
@@ -54,6 +56,8 @@ pub async fn put(
             (documents, read)
         });
         let (documents, read) = read.await.map_err(|_| Error::internal("the reading of the file broke off"))?;
+        let mut left_out: Vec<String> = documents.iter().flat_map(|document| document.left_out.clone()).collect();
+        left_out.truncate(MOST_LEFT_OUT);
         let has_text = documents.iter().any(|document| !document.text.trim().is_empty());
         let not_read = match read {
             Ok(()) => (!has_text).then(|| "it has no text, and nothing of it is stored".to_owned()),
@@ -65,8 +69,8 @@ pub async fn put(
         };
         let (report, kv) =
             library.upsert(&collection, documents, (asks.as_deref(), caller), move || !gone.is_cancelled()).await?;
-        Ok::<_, Error>((report, kv, not_read))
+        Ok::<_, Error>((report, kv, not_read, left_out))
     });
-    let (report, kv, not_read) = added.await??;
-    Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read }))
+    let (report, kv, not_read, left_out) = added.await??;
+    Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read, left_out }))
 }

@@ -22,6 +22,8 @@ use ragstone_documents::{FoundFile, file_of, shown};
 
 /// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
 const BATCH_DOCUMENTS: usize = 32;
+/// Notes on what of a file was left out.
+const MOST_LEFT_OUT: usize = 8;
 /// A batch also ends with this much text.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -147,16 +149,23 @@ impl<'a> Run<'a> {
     async fn read(&mut self, reading: &mut Reading, file: &FoundFile) -> Result<()> {
         let (path, new_bytes) = (file.path.as_path(), self.new_bytes(file));
         self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false, new_bytes });
-        let (mut has_some, mut has_text) = (false, false);
+        let (mut has_some, mut has_text, mut left_out) = (false, false, Vec::new());
         loop {
             match self.unless_ended(reading.next()).await? {
                 Step::Document(document) => {
                     has_some = true;
                     has_text |= !document.text.trim().is_empty();
+                    left_out.extend_from_slice(&document.left_out);
                     self.commit_if_full().await?;
-                    self.batch.push(document);
+                    self.batch.push(*document);
                 }
-                Step::Done if has_text => break,
+                Step::Done if has_text => {
+                    if !left_out.is_empty() {
+                        left_out.truncate(MOST_LEFT_OUT);
+                        self.name(path, left_out.join("; "), NotTakenKind::LeftOut).await;
+                    }
+                    break;
+                }
                 Step::Done => {
                     self.report.files_empty += 1;
                     self.name(path, "it has no text".into(), NotTakenKind::Empty).await;

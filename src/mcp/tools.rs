@@ -141,6 +141,9 @@ struct Passage {
     document: String,
     title: String,
     source: Option<String>,
+    /// The page that it begins on, where its document has pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<u32>,
     text: String,
     score: Option<f32>,
     /// The whole document, as a resource.
@@ -150,15 +153,15 @@ struct Passage {
 
 impl Passage {
     fn of_hit(collection: &str, number: usize, Hit { passage, score, also_in }: Hit) -> Self {
-        let ragstone_corpus::Passage { document_id, title, source, text, .. } = passage;
-        let citation = Citation { number, document_id, title, source, text, score: Some(score), also_in };
+        let ragstone_corpus::Passage { document_id, title, source, page, text, .. } = passage;
+        let citation = Citation { number, document_id, title, source, page, text, score: Some(score), also_in };
         Self::of_citation(collection, number, citation)
     }
 
     fn of_citation(collection: &str, number: usize, citation: Citation) -> Self {
-        let Citation { document_id: document, title, source, text, score, .. } = citation;
+        let Citation { document_id: document, title, source, page, text, score, .. } = citation;
         let uri = (!document.is_empty()).then(|| super::resources::uri(collection, &document));
-        Self { number, document, title, source, text, score, uri }
+        Self { number, document, title, source, page, text, score, uri }
     }
 
     /// How it is shown to a model: who it is; its text comes after it.
@@ -171,6 +174,9 @@ impl Passage {
             heading.push_str(&format!(" (document `{}`", self.document));
             if let Some(source) = self.source.as_deref().filter(|source| !source.is_empty()) {
                 heading.push_str(&format!(", from {source}"));
+            }
+            if let Some(page) = self.page {
+                heading.push_str(&format!(", page {page}"));
             }
             heading.push(')');
         }

@@ -269,7 +269,7 @@ fn what_is_wrong_with_a_prompt_is_said_with_its_place() {
 fn roles_of_real_templates_put_together_what_the_template_renders() {
     use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/tests/fixtures/chat");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/tests/fixtures/chat");
     let mut tried = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let Ok(Some(template)) = ChatTemplate::from_folder(&entry.unwrap().path()) else { continue };

@@ -225,6 +225,7 @@ pub(super) fn add(passages: &mut Vec<Passage>, hits: Vec<Hit>, is_best_last: boo
             document_id: hit.passage.document_id,
             title: hit.passage.title,
             source: hit.passage.source,
+            page: hit.passage.page,
             text: hit.passage.text,
             score: Some(hit.score),
             also_in: hit.also_in,

@@ -14,6 +14,8 @@ use ragstone_documents::shown;
 
 /// Files that are named on a terminal; `--json` has them all.
 const MAX_LISTED: usize = 200;
+/// Files of which something was left out that are named.
+const MAX_LEFT_OUT: usize = 5;
 /// Kinds of files that are named; `--json` has them all.
 const MAX_KINDS: usize = 8;
 
@@ -131,6 +133,17 @@ pub fn others(kinds: &BTreeMap<String, usize>) -> Option<String> {
     }
     let of = output::count(files, "file of another kind was", "files of other kinds were");
     (files > 0).then(|| format!("{of} left alone: {}", named.join(", ")))
+}
+
+/// `menus and hidden text were left out of 3 files:`, and which.
+pub fn left_out(files: &[NotTaken]) -> Option<String> {
+    let line = |NotTaken { path, reason, .. }: &NotTaken| format!("\n  {path}: {reason}");
+    let mut told: String = files.iter().take(MAX_LEFT_OUT).map(line).collect();
+    if files.len() > MAX_LEFT_OUT {
+        told.push_str(&format!("\n  and {} more; --json names them all", files.len() - MAX_LEFT_OUT));
+    }
+    let of = output::count(files.len() as u64, "file", "files");
+    (!files.is_empty()).then(|| format!("what no reader is meant to see was left out of {of}:{told}"))
 }
 
 pub fn hidden_ones(hidden: usize) -> Option<String> {

@@ -151,9 +151,9 @@ function grounds({ state, passages, missing = [] }) {
 function citations({ citations: cited, grounding }, collection) {
   if (cited.length === 0) return h("span");
   const place = (other) => other.source || other.title || other.document_id;
-  const item = ({ number, title, source, text, document_id: id, score, also_in: others = [] }) => h("li", { class: grounding?.passages.includes(number) ? "ground" : "" },
+  const item = ({ number, title, source, page, text, document_id: id, score, also_in: others = [] }) => h("li", { class: grounding?.passages.includes(number) ? "ground" : "" },
     h("details", {},
-      h("summary", {}, title || source || id || "passage", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
+      h("summary", {}, title || source || id || "passage", page ? h("span", { class: "quiet" }, ` page ${page}`) : "", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
       h("p", { class: "passage" }, text),
       others.length ? h("p", { class: "quiet" }, `The same text is in ${others.map(place).join(", ")}.`) : "",
       id && collection ? h("a", { href: `#/collections/${encodeURIComponent(collection)}/${encodeURIComponent(id)}?${new URLSearchParams({ passage: text })}` }, "Open in its document") : ""));

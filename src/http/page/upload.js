@@ -122,7 +122,7 @@ async function sendOne(file, collection) {
 }
 
 /** What the service did with a file, in words. */
-function outcome(file, { documents_added: added, documents_replaced: replaced, documents_unchanged: same, documents_empty: empty, passages_added: passages, passages_removed: removed, not_read: bad }) {
+function outcome(file, { documents_added: added, documents_replaced: replaced, documents_unchanged: same, documents_empty: empty, passages_added: passages, passages_removed: removed, not_read: bad, left_out: out = [] }) {
   const documents = added + replaced;
   if (documents + same === 0) {
     const before = removed ? ` What was there of it before is removed (${counted(removed, "passage")}).` : "";
@@ -133,6 +133,7 @@ function outcome(file, { documents_added: added, documents_replaced: replaced, d
     same && `${count(same)} unchanged`,
     empty && `${count(empty)} without text`,
     bad && `not read: ${bad}`,
+    out.length && `left out: ${out.join("; ")}`,
   ];
   return { text: parts.filter(Boolean).join(", "), isAdded: true };
 }

@@ -34,6 +34,22 @@ enum Border {
     Characters,
 }
 
+/// A passage as it is cut.
+pub(super) struct Cut<'a> {
+    /// Where it begins in the text, in bytes; what is said again before it, such as headings, stands elsewhere.
+    pub at: usize,
+    pub text: Cow<'a, str>,
+}
+
+impl<'a> Cut<'a> {
+    /// A slice of a text, without the white space at its ends.
+    fn of(text: &'a str, range: Range<usize>) -> Self {
+        let slice = &text[range.clone()];
+        let at = range.start + slice.len() - slice.trim_start().len();
+        Self { at, text: Cow::Borrowed(slice.trim()) }
+    }
+}
+
 /// The passages of `text`, in order, each of at most `budget.tokens` tokens by `count` (and of `16 * budget.tokens` bytes).
 ///
 /// Without `elements` they are slices of `text`, without the white space at their ends; between them stands nothing but white space. Their
@@ -44,7 +60,7 @@ pub(super) fn split<'a>(
     elements: &[Element],
     budget: Budget,
     count: &dyn Fn(&str) -> usize,
-) -> Vec<Cow<'a, str>> {
+) -> Vec<Cut<'a>> {
     let budget = Budget { tokens: budget.tokens.max(1), overlap: budget.overlap.min(budget.tokens / 2) };
     if !elements.is_empty() && element::are_valid(elements, text) {
         return sections::split(text, elements, budget, count);
@@ -58,11 +74,12 @@ pub(super) fn split<'a>(
     for range in pack(&weights, fresh) {
         let end = start + atoms[range].iter().map(|atom| atom.0.len()).sum::<usize>();
         let begin = earlier.start + tail(&text[earlier.clone()], budget.overlap, count);
-        passages.push(text[begin..end].trim());
+        passages.push(Cut::of(text, begin..end));
         earlier = start..end;
         start = end;
     }
-    passages.into_iter().filter(|passage| !passage.is_empty()).map(Cow::Borrowed).collect()
+    passages.retain(|passage| !passage.text.is_empty());
+    passages
 }
 
 /// Neighbours of these weights in groups of at most `budget` together, of balanced lengths. A weight may not be more than `budget`.
@@ -184,7 +201,7 @@ mod tests {
     }
 
     fn overlapping(text: &str, tokens: usize, overlap: usize, count: &dyn Fn(&str) -> usize) -> Vec<String> {
-        split(text, &[], Budget { tokens, overlap }, count).into_iter().map(Cow::into_owned).collect()
+        split(text, &[], Budget { tokens, overlap }, count).into_iter().map(|cut| cut.text.into_owned()).collect()
     }
 
     fn without_space(text: &str) -> String {

@@ -27,6 +27,9 @@ pub fn version(document: &Document, length: Budget) -> String {
     // Documents without these are what they were before there were any.
     parts.extend((length.overlap > 0).then_some(&overlap[..]));
     parts.extend((!document.elements.is_empty()).then_some(&elements[..]));
+    let pages: Vec<u8> = document.pages.iter().flat_map(|at| (*at as u64).to_le_bytes()).collect();
+    parts.extend((!pages.is_empty()).then_some(&b"pages v1"[..]));
+    parts.extend((!pages.is_empty()).then_some(&pages[..]));
     digest("ragstone document version v1", &parts)
 }
 
@@ -72,7 +75,8 @@ mod tests {
     #[test]
     fn every_field_makes_a_version() {
         let base = document();
-        let mut changed = vec![base.clone(); 5];
+        let mut changed = vec![base.clone(); 6];
+        changed[5].pages.push(0);
         changed[0].title = "x".into();
         changed[1].source = None;
         changed[2].metadata.insert("k".into(), 1.into());

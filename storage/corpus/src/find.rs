@@ -1,6 +1,7 @@
 //! Searches, from a question's text to passages in the own tokenizer's ids.
 
-use super::search::{self, StoredHit};
+use super::candidates::StoredHit;
+use super::search;
 use super::table::Collection;
 use super::{Corpus, Hit, SearchMode, SearchOptions};
 use crate::Result;

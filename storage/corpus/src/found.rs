@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use lancedb::query::Select;
 
+use super::candidates::StoredHit;
 use super::schema;
-use super::search::StoredHit;
 use super::table::{Collection, Snapshot};
 use super::{Metadata, Passage};
 use crate::Result;

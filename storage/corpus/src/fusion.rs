@@ -13,6 +13,8 @@
 const PLACE: usize = 10;
 /// The words' weight where somebody typed a few words that a passage has.
 const KEYWORDS_WEIGHT: f32 = 0.95;
+/// Passages that have an identifier, where it tells them from others.
+const MOST_NAMED: usize = 24;
 /// Neither search is left without a say: what the other does not find at all is in its order.
 const LEAST_WEIGHT: f32 = 0.2;
 
@@ -44,6 +46,20 @@ pub(super) fn fuse(vector: &Ranking, text: &Ranking, candidates: usize) -> Vec<f
         }
     }
     fused
+}
+
+/// Scores in which a passage that has the query's identifiers stands before those that have not: `found` of each candidate, in 0..=1. Where many
+/// have them they tell nothing, and the scores stay.
+pub(super) fn with_identifiers(scores: Vec<f32>, found: &[f32]) -> Vec<f32> {
+    let with = found.iter().filter(|found| **found > 0.0).count();
+    if with == 0 || with > MOST_NAMED {
+        return scores;
+    }
+    let best = scores.iter().copied().fold(0.0, f32::max).max(f32::MIN_POSITIVE);
+    // As much as the best one has, so that it is enough; then within what the scores were.
+    let raised: Vec<f32> = scores.iter().zip(found).map(|(score, found)| score + best * found).collect();
+    let most = raised.iter().copied().fold(0.0, f32::max);
+    raised.iter().map(|score| score * best / most).collect()
 }
 
 /// Nearly all where the best passage has what somebody typed into a search box. Else how much of the best passage's score the one at
@@ -102,6 +118,16 @@ mod tests {
         assert_eq!(order(&fuse(&vector, &text, 12))[..2], [0, 1]);
         let text = Ranking { has_keywords: true, ..text };
         assert_eq!(order(&fuse(&vector, &text, 12))[..2], [1, 2]);
+    }
+
+    #[test]
+    fn who_has_the_identifier_is_first_unless_many_have_it() {
+        let scores = with_identifiers(vec![0.9, 0.4, 0.0, 0.8], &[0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(order(&scores), [3, 2, 0, 1]);
+        assert!((scores[3] - 0.9).abs() < 1e-6 && scores.iter().all(|score| (0.0..=0.9).contains(score)), "{scores:?}");
+        assert_eq!(with_identifiers(vec![0.5; 30], &[1.0; 30]), [0.5; 30]);
+        assert_eq!(with_identifiers(vec![0.5, 0.2], &[0.0, 0.0]), [0.5, 0.2]);
+        assert_eq!(order(&with_identifiers(vec![0.0, 0.0], &[0.0, 1.0])), [1, 0]);
     }
 
     #[test]

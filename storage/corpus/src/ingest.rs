@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::upserting::Upserting;
+use super::chunk::Cut;
 use super::course::{Course, Destination, Piece};
 use super::schema::{self, Row};
 use super::stored::StoredVersion;
@@ -198,7 +199,7 @@ impl Corpus {
         let env = self.inner.options.env.clone();
         super::blocking("cutting a document", move || {
             env.fail_point("corpus.cut")?;
-            let Document { title, text, source, metadata, elements, .. } = &change.document;
+            let Document { title, text, source, metadata, elements, pages, .. } = &change.document;
             let is_enough = || enough.load(Ordering::Relaxed);
             // Without tokens it is cut in no time, as nobody cares where.
             let count = |piece: &str| if is_enough() { 0 } else { encoder.count_tokens(piece) };
@@ -206,11 +207,12 @@ impl Corpus {
             // The title is embedded with every passage. A long one must not crowd out the text.
             let window = length.tokens - SPECIAL_TOKENS;
             let budget = chunk::Budget { tokens: window - title_tokens.min(window / 2), overlap: length.overlap };
-            let texts = chunk::split(text, elements, budget, &count);
+            let cuts = chunk::split(text, elements, budget, &count);
             let metadata = Metadata::from(metadata);
-            let mut passages = Vec::with_capacity(texts.len());
-            for (ordinal, text) in texts.into_iter().enumerate().take_while(|_| !is_enough()) {
+            let mut passages = Vec::with_capacity(cuts.len());
+            for (ordinal, Cut { at, text }) in cuts.into_iter().enumerate().take_while(|_| !is_enough()) {
                 passages.push(Passage {
+                    page: page_at(pages, at),
                     id: document::passage_id(title, &text),
                     document_id: change.id.clone(),
                     collection: collection.clone(),
@@ -292,6 +294,12 @@ impl UpsertReport {
             (_, Some(_)) => self.documents_replaced += 1,
         }
     }
+}
+
+/// The page, from 1, of what begins at a byte of a text.
+fn page_at(pages: &[usize], at: usize) -> Option<u32> {
+    // What stands before the first page is of it.
+    (!pages.is_empty()).then(|| pages.partition_point(|page| *page <= at).max(1) as u32)
 }
 
 /// The documents of those changes that are meant, by how many passages each has now.

@@ -11,6 +11,7 @@
 //! spawn tasks that wait for each other. Work that binds the processor (embedding, tokenizing) runs on that runtime's
 //! blocking threads. One process at a time may have a corpus open; the data folder's lock sees to that.
 
+mod candidates;
 mod changing;
 mod checks;
 mod chunk;
@@ -23,12 +24,14 @@ mod find;
 mod folders;
 mod found;
 mod fusion;
+mod identifiers;
 mod ingest;
 mod mend;
 mod metadata;
 mod naming;
 mod options;
 mod passage;
+mod query;
 mod renewal;
 mod scan;
 mod schema;

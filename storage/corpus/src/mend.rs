@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::Corpus;
 use super::disk::caught;
-use super::table::{Broken, Collection, Writer};
+use super::table::{Broken, Collection, TEXT_INDEX, Writer};
 use crate::Result;
 
 /// How often, since the start. Where that does not help, it is the rows that are damaged.
@@ -56,6 +56,37 @@ impl Corpus {
                 false
             }
         }
+    }
+}
+
+impl Corpus {
+    /// Builds anew the indexes of words that an earlier version made: it cut texts into words in another way. Each collection is searched by its
+    /// older one meanwhile, and others write between two collections. How many there were.
+    pub async fn renew_word_indexes(&self) -> usize {
+        let collections: Vec<Arc<Collection>> = self.inner.collections.lock().await.values().cloned().collect();
+        let mut renewed = 0;
+        for table in collections {
+            let Ok(names) = table.text_indexes().await else { continue };
+            if names.iter().all(|name| name == TEXT_INDEX) {
+                continue;
+            }
+            tracing::info!(
+                collection = table.name,
+                "the index of its words is of an earlier version, and is built anew"
+            );
+            let Some(writer) = table.write().await else { continue };
+            let built = async {
+                table.create_text_index().await?;
+                writer.sync().await
+            };
+            match caught("build its indexes", built).await {
+                Ok(()) => renewed += 1,
+                Err(error) => {
+                    tracing::warn!(collection = table.name, %error, "its words are searched by the older index")
+                }
+            }
+        }
+        renewed
     }
 }
 

@@ -41,6 +41,9 @@ pub struct Passage {
     pub title: String,
     pub text: String,
     pub source: Option<String>,
+    /// The page that it begins on, from 1, of documents that have pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page: Option<u32>,
     /// In the vocabulary of the encoder's tokenizer.
     #[serde(skip)]
     pub token_ids: Arc<[u32]>,

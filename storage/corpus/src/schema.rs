@@ -10,6 +10,7 @@
 //! content      utf8            title, blank line, passage (without a title: the passage); embedded and full-text indexed
 //! source       utf8, nullable  where the document came from
 //! metadata     utf8            a JSON object
+//! page         uint32, nullable  the page that the passage begins on; tables of earlier versions have no such column
 //! tokenizer    utf8            whose ids `token_ids` are
 //! token_ids    list<uint32>    the passage as it stands in a prompt
 //! vector       float32[d]      embedding of `content`, unit length
@@ -37,8 +38,13 @@ pub(super) const EMBEDDING_KEY: &str = "ragstone.embedding";
 const ROW: &str = "_rowid";
 
 /// Everything of a passage but its vector and version.
-pub(super) const PASSAGE_COLUMNS: [&str; 8] =
-    ["document_id", "ordinal", "id", "title", "content", "source", "metadata", "tokenizer"];
+pub(super) const PASSAGE_COLUMNS: [&str; 9] =
+    ["document_id", "ordinal", "id", "title", "content", "source", "page", "metadata", "tokenizer"];
+
+/// The columns that a table may lack: it is of an earlier version, and gets them when it is opened.
+pub(super) fn added_later() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("page", DataType::UInt32, true)]))
+}
 
 /// LanceDB's numbers of a batch's rows, where they were asked for.
 pub(super) fn row_numbers(batch: &RecordBatch) -> Option<&UInt64Array> {
@@ -104,6 +110,8 @@ pub(super) fn table_schema(dimension: usize, embedding: &str) -> SchemaRef {
         text("tokenizer"),
         Field::new("token_ids", DataType::List(item(DataType::UInt32)), false),
         Field::new("vector", DataType::FixedSizeList(item(DataType::Float32), dimension as i32), false),
+        // Last, as where it was added.
+        Field::new("page", DataType::UInt32, true),
     ];
     let metadata =
         HashMap::from([(FORMAT_KEY.to_owned(), FORMAT.to_owned()), (EMBEDDING_KEY.to_owned(), embedding.to_owned())]);
@@ -156,6 +164,7 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         strings(&|row| row.tokenizer.clone()),
         Arc::new(token_ids.finish()),
         Arc::new(vectors.finish()),
+        Arc::new(rows.iter().map(|row| row.passage.page).collect::<UInt32Array>()),
     ];
     RecordBatch::try_new(schema.clone(), columns)
         .map_err(|error| Error::new(ErrorKind::Internal, "passages do not fit their table").with_source(error))
@@ -165,7 +174,7 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
 pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<StoredPassage>> {
     let (documents, ordinals) = (strings(batch, "document_id")?, numbers(batch, "ordinal")?);
     let (ids, titles, contents) = (strings(batch, "id")?, strings(batch, "title")?, strings(batch, "content")?);
-    let sources = strings(batch, "source")?;
+    let (sources, pages) = (strings(batch, "source")?, numbers(batch, "page")?);
     // Left out where it is read later.
     let metadata = batch.column_by_name("metadata").and_then(|column| column.as_string_opt::<i32>());
     let tokenizers = strings(batch, "tokenizer")?;
@@ -190,6 +199,7 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
                 text: text_of(&title, contents.value(row)),
                 title,
                 source: optional(sources, row),
+                page: (!pages.is_null(row)).then(|| pages.value(row)),
                 token_ids,
                 metadata,
             },
@@ -268,6 +278,7 @@ mod tests {
                 title: title.into(),
                 text: text.into(),
                 source: source.map(str::to_owned),
+                page: source.map(|_| 3),
                 token_ids: [7_u32, 8, 9].into(),
                 metadata,
             },

@@ -20,6 +20,7 @@ use lancedb::arrow::SendableRecordBatchStream;
 use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
 use lancedb::query::ExecutableQuery;
+use lancedb::table::NewColumnTransform;
 use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
@@ -33,6 +34,11 @@ use ragstone_env::lock::locked;
 
 /// Passages in a cell of the vector index, about.
 const CELL_ROWS: u32 = 1024;
+
+/// The name of the index of its words. Another one stands for another way to cut texts into words, and is built anew.
+pub(super) const TEXT_INDEX: &str = "words_2";
+/// Longer words are not indexed: hashes and names of code are, encoded pictures are not.
+const MOST_WORD_BYTES: usize = 160;
 
 /// The table of one collection.
 pub(super) struct Collection {
@@ -117,7 +123,14 @@ impl Collection {
     pub async fn open(db: &Connection, folder: &Path, (name, stage): (&str, Stage)) -> Result<Self> {
         let doing = || format!("open collection `{name}`");
         let table = db.open_table(table_at(name, stage)).execute().await.map_err(failed(doing()))?;
-        let schema = table.schema().await.map_err(failed(doing()))?;
+        let mut schema = table.schema().await.map_err(failed(doing()))?;
+        let later = schema::added_later();
+        if later.fields().iter().any(|field| schema.field_with_name(field.name()).is_err()) {
+            // Without values: nothing is written but that there is such a column.
+            let adding = table.add_columns().transform(NewColumnTransform::AllNulls(later)).execute();
+            adding.await.map_err(failed(doing()))?;
+            schema = table.schema().await.map_err(failed(doing()))?;
+        }
         Self::new(table, folder, (name, stage), schema)
     }
 
@@ -264,9 +277,19 @@ impl Collection {
     }
 
     pub(super) async fn create_text_index(&self) -> Result<()> {
-        let index = Index::FTS(text_index());
-        let job = self.table.create_index(&["content"], index);
-        job.execute().await.map(drop).map_err(self.failed("index the words of"))
+        let job = self.table.create_index(&["content"], Index::FTS(text_index())).name(TEXT_INDEX.to_owned());
+        job.execute().await.map_err(self.failed("index the words of"))?;
+        // Of an earlier version: it was asked until now.
+        for older in self.text_indexes().await?.iter().filter(|name| *name != TEXT_INDEX) {
+            self.table.drop_index(older).await.map_err(self.failed("drop an index of"))?;
+        }
+        Ok(())
+    }
+
+    /// Names of the indexes of its words: [`TEXT_INDEX`] if it is of this version.
+    pub(super) async fn text_indexes(&self) -> Result<Vec<String>> {
+        let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
+        Ok(indexes.into_iter().filter(|index| index.columns == ["content"]).map(|index| index.name).collect())
     }
 
     /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.
@@ -421,5 +444,5 @@ pub(super) fn is_document(id: &str) -> Expr {
 
 /// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
 pub(super) fn text_index() -> FtsIndexBuilder {
-    FtsIndexBuilder::default()
+    FtsIndexBuilder::default().max_token_length(Some(MOST_WORD_BYTES))
 }

@@ -703,3 +703,76 @@ async fn what_cannot_be_noted_stays() {
     assert_eq!(changed.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(find(&corpus, "granite", SearchMode::FullText, 5).await, ["a"]);
 }
+
+/// Where a text's pages begin, and what a search says of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passages_know_their_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let pages = ["Granite bridges stand long. ", "Zebras graze at night. ", "Lanterns burn green. "]
+        .map(|page| page.repeat(40));
+    let mut starts = vec![0, pages[0].len(), pages[0].len() + pages[1].len()];
+    let text = pages.concat();
+    upsert(&corpus, &[Document { pages: starts.clone(), ..document("a", &text) }, document("b", "Herons fish.")]).await;
+    for (query, page) in [("granite", Some(1)), ("lanterns", Some(3)), ("herons", None)] {
+        let options = SearchOptions { top_k: 9, mode: SearchMode::FullText, filter: None };
+        let hits = corpus.search("c", query, &options).await.unwrap();
+        assert_eq!(hits.iter().map(|hit| hit.passage.page).max().flatten(), page, "{query}");
+    }
+    // Another beginning of pages is another version.
+    starts[1] += 1;
+    let report = upsert(&corpus, &[Document { pages: starts, ..document("a", &text) }]).await;
+    assert_eq!(report.documents_replaced, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_identifier_is_found_as_it_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let hash = "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c";
+    let mut documents: Vec<Document> = ["1.2.3", "1.3.2", "2.1.3", "2.3.1", "3.1.2", "3.2.1"]
+        .iter()
+        .map(|version| document(version, &format!("Version {version} of the controller changes the buffer.")))
+        .collect();
+    documents.extend(
+        (0..30).map(|n| {
+            document(&format!("h{n}"), &format!("Commit {}{n:02} was merged.", &hash[..38].replace('f', "e")))
+        }),
+    );
+    documents.push(document("hash", &format!("Commit {hash} was merged.")));
+    documents.push(document("part", "Part PPR-1670 is made of brass."));
+    upsert(&corpus, &documents).await;
+    for mode in [SearchMode::FullText, SearchMode::Fused] {
+        for (query, expected) in [
+            ("What changes in version 3.1.2?", "3.1.2"),
+            (&*format!("Who merged commit {hash}?"), "hash"),
+            ("Who merged 0f1e2d3c4?", "hash"),
+            ("What is ppr1670 made of?", "part"),
+        ] {
+            assert_eq!(find(&corpus, query, mode, 1).await, [expected], "{query}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_of_an_earlier_version_is_searched_until_it_is_built_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let hash = "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c";
+    {
+        let corpus = open(folder.path()).await;
+        upsert(&corpus, &[document("a", &format!("Commit {hash} on granite.")), document("b", "Commit on zebras.")])
+            .await;
+        // As that version made it.
+        let table = corpus.find("c").await.unwrap();
+        table.table.drop_index(crate::table::TEXT_INDEX).await.unwrap();
+        let index = lancedb::index::Index::FTS(lancedb::index::scalar::FtsIndexBuilder::default());
+        table.table.create_index(&["content"], index).execute().await.unwrap();
+    }
+    let corpus = open(folder.path()).await;
+    assert_eq!(find(&corpus, "granite", SearchMode::FullText, 5).await, ["a"]);
+    assert_eq!(find(&corpus, hash, SearchMode::FullText, 5).await, [""; 0]);
+    assert_eq!(corpus.renew_word_indexes().await, 1);
+    assert_eq!(find(&corpus, hash, SearchMode::FullText, 5).await, ["a"]);
+    assert_eq!(find(&corpus, "zebras", SearchMode::FullText, 5).await, ["b"]);
+    assert_eq!((corpus.renew_word_indexes().await, open(folder.path()).await.renew_word_indexes().await), (0, 0));
+}

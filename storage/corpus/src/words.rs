@@ -22,7 +22,6 @@ pub(super) struct Keywords(HashSet<String>);
 impl Keywords {
     /// `None` where it is something else.
     pub fn of(query: &str) -> Option<Self> {
-        let is_function_word = |word: &str| FUNCTION_WORDS.contains(&word.to_lowercase().as_str());
         let is_sentence = query.len() > MOST_BYTES
             || query.contains(['?', '？', '؟'])
             || query.split(|c: char| !c.is_alphanumeric()).any(is_function_word);
@@ -34,6 +33,11 @@ impl Keywords {
     pub fn are_in(&self, passage: &str) -> bool {
         2 * self.0.intersection(&words(passage)).count() >= self.0.len()
     }
+}
+
+/// Whether a word, in whatever letters, holds English sentences together.
+pub(super) fn is_function_word(word: &str) -> bool {
+    FUNCTION_WORDS.contains(&word.to_lowercase().as_str())
 }
 
 /// A text's words as the text index has them: lower case, stemmed, without accents and stop words. None where LanceDB has no analyzer.

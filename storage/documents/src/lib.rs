@@ -34,6 +34,7 @@ mod pptx;
 #[cfg(unix)]
 mod process;
 mod sheet;
+mod title;
 mod xml;
 
 use std::io::Read;
@@ -160,23 +161,26 @@ struct Place<'a> {
     within: Option<&'a Path>,
 }
 
-/// A document of a file. One that is the whole file takes the file's name where it has no title (source code, whose name says little, the way
-/// to it), and is known by its path; one of several is known by its place, too.
+/// A document of a file. One that is the whole file is called by its title and name ([`title::of_file`]), and known by its path; one of several
+/// has its own title, and is known by its place, too.
 fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
     let Parsed { id, title, text, source, anchor, metadata, elements, pages, left_out } = parsed;
     let path = place.path;
-    let name = || match format {
-        Format::Code => place.within.or_else(|| path.file_name().map(Path::new)).map(shown),
-        _ => path.file_stem().map(|name| shown(Path::new(name))),
-    };
     let is_part = anchor.is_some();
-    let title = title.filter(|title| is_part || !title.trim().is_empty()).or_else(|| name().filter(|_| !is_part));
+    let title = match (is_part, format) {
+        (true, _) => title.unwrap_or_default(),
+        // Its name says little, the way to it much.
+        (false, Format::Code) => {
+            let way = place.within.or_else(|| path.file_name().map(Path::new)).map(shown).unwrap_or_default();
+            title.filter(|title| !title.trim().is_empty()).unwrap_or(way)
+        }
+        (false, _) => title::of_file(title, path, place.within),
+    };
     let source = source.unwrap_or_else(|| match &anchor {
         Some(anchor) => format!("{}#{anchor}", shown(path)),
         None => shown(path),
     });
-    let (title, source) = (title.unwrap_or_default(), Some(source));
-    fitted(Document { id, title, text, source, metadata, elements, pages, left_out })
+    fitted(Document { id, title, text, source: Some(source), metadata, elements, pages, left_out })
 }
 
 /// A document of a file, with no more beside its text than the corpus takes: a file is not refused for what it says of itself.

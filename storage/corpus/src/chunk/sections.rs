@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Border, Budget, break_down, pack, tail, weight};
+use super::{Border, Budget, Cut, break_down, pack, tail, weight};
 use ragstone_documents::{Element, ElementKind};
 
 /// Headings above a passage, and a table's header, take at most this part of the budget each; else the outer ones are left out.
@@ -21,7 +21,7 @@ pub(super) fn split<'a>(
     elements: &[Element],
     budget: Budget,
     count: &dyn Fn(&str) -> usize,
-) -> Vec<Cow<'a, str>> {
+) -> Vec<Cut<'a>> {
     let (headings, sections) = sections(text, elements, count);
     let mut cutter = Cutter { text, headings, sections, budget, count, passages: Vec::new() };
     cutter.group(0..cutter.sections.len());
@@ -111,7 +111,7 @@ struct Cutter<'a, 'c> {
     sections: Vec<Section>,
     budget: Budget,
     count: &'c dyn Fn(&str) -> usize,
-    passages: Vec<Cow<'a, str>>,
+    passages: Vec<Cut<'a>>,
 }
 
 impl<'a> Cutter<'a, '_> {
@@ -222,17 +222,17 @@ impl<'a> Cutter<'a, '_> {
     }
 
     fn emit(&mut self, context: &str, header: Option<Range<usize>>, bytes: Range<usize>, is_code: bool) {
-        let text = self.text[bytes].trim_end();
+        let text = self.text[bytes.clone()].trim_end();
         let begin = text.len() - text.trim_start().len();
         // The first line of code keeps its indentation.
         let begin = if is_code { text[..begin].rfind('\n').map_or(0, |at| at + 1) } else { begin };
-        let text = &text[begin..];
+        let (at, text) = (bytes.start + begin, &text[begin..]);
         if text.is_empty() {
             return;
         }
         let header = header.map(|header| self.text[header].trim_end()).unwrap_or_default();
         if context.is_empty() && header.is_empty() {
-            self.passages.push(Cow::Borrowed(text));
+            self.passages.push(Cut { at, text: Cow::Borrowed(text) });
             return;
         }
         let mut passage = context.to_owned();
@@ -240,7 +240,7 @@ impl<'a> Cutter<'a, '_> {
         passage.push_str(header);
         passage.push_str(if header.is_empty() { "" } else { "\n" });
         passage.push_str(text);
-        self.passages.push(Cow::Owned(passage));
+        self.passages.push(Cut { at, text: Cow::Owned(passage) });
     }
 
     /// One section that is longer than a passage.

@@ -35,7 +35,7 @@ impl Writer<'_> {
         let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
         let rows = self.collection.rows().await?;
         let mut rewritten = false;
-        if !has("content") {
+        if !indexes.iter().any(|index| index.name == super::TEXT_INDEX) {
             self.collection.create_text_index().await?;
             rewritten = true;
         }

@@ -33,7 +33,7 @@ fn parse(marked: &str) -> (String, Vec<Element>) {
 
 fn cut(marked: &str, tokens: usize, overlap: usize) -> Vec<String> {
     let (text, elements) = parse(marked);
-    split(&text, &elements, Budget { tokens, overlap }, &words).into_iter().map(Cow::into_owned).collect()
+    split(&text, &elements, Budget { tokens, overlap }, &words).into_iter().map(|cut| cut.text.into_owned()).collect()
 }
 
 #[test]
@@ -94,13 +94,12 @@ fn rows_are_told_their_header() {
 fn code_is_cut_where_its_indentation_ends() {
     let code = "fn a() {\n    let x = 1;\n\n    x\n}\n\nfn b() {\n    2\n}\n\n    fn c() {}\n";
     let elements = [Element { at: 0, kind: ElementKind::Code }];
-    let cut = |tokens| split(code, &elements, Budget { tokens, overlap: 0 }, &words);
+    let cut = |tokens| -> Vec<String> {
+        let cuts = split(code, &elements, Budget { tokens, overlap: 0 }, &words);
+        cuts.into_iter().map(|cut| cut.text.into_owned()).collect()
+    };
     assert_eq!(cut(100), [code.trim_end()]);
-    assert_eq!(
-        cut(9),
-        ["fn a() {\n    let x = 1;\n\n    x\n}".to_owned(), "fn b() {\n    2\n}\n\n    fn c() {}".to_owned()]
-            .map(Cow::<str>::Owned)
-    );
+    assert_eq!(cut(9), ["fn a() {\n    let x = 1;\n\n    x\n}", "fn b() {\n    2\n}\n\n    fn c() {}"]);
     // Lines where a definition is longer; the first keeps its indentation.
     assert_eq!(cut(5)[1], "    let x = 1;\n\n    x");
 }
@@ -135,7 +134,12 @@ proptest! {
     ) {
         let marked = lines.join("\n");
         let (text, elements) = parse(&marked);
-        let passages = split(&text, &elements, Budget { tokens, overlap: overlap.min(tokens / 2) }, &words);
+        let cuts = split(&text, &elements, Budget { tokens, overlap: overlap.min(tokens / 2) }, &words);
+        for Cut { at, text: passage } in &cuts {
+            let head: String = text[*at..].split_whitespace().take(1).collect();
+            prop_assert!(passage.contains(&head), "{head} begins {passage}");
+        }
+        let passages: Vec<String> = cuts.into_iter().map(|cut| cut.text.into_owned()).collect();
         let all = passages.join("\n");
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             // Long lines may be cut, their words not.

@@ -1,0 +1,173 @@
+//! What the searches found together, and the best of it.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+use super::Passage;
+use super::fusion::Ranking;
+use super::query::Scored;
+use super::schema::StoredPassage;
+use super::search::{Elsewhere, Hit};
+
+/// Other places of a hit's text that are named.
+const MAX_ELSEWHERE: usize = 8;
+/// Texts that are nearly the same: so many of them stand among the best.
+const MOST_ALIKE: usize = 2;
+/// Of the words of both, in hundredths.
+const ALIKE_PERCENT: usize = 80;
+
+/// A hit as it was stored: its token ids may be another tokenizer's.
+pub(super) struct StoredHit {
+    pub stored: StoredPassage,
+    pub score: f32,
+    pub also_in: Vec<Elsewhere>,
+}
+
+impl StoredHit {
+    /// For whom its token ids are right.
+    pub fn into_hit(self) -> Hit {
+        Hit { passage: self.stored.passage, score: self.score, also_in: self.also_in }
+    }
+}
+
+/// What the two searches found, each passage once, and each search's ranking of it.
+#[derive(Default)]
+pub(super) struct Candidates {
+    pub passages: Vec<StoredPassage>,
+    at: HashMap<(String, u32), usize>,
+}
+
+/// One search's scores as they are.
+pub(super) fn alone(ranking: &Ranking, candidates: usize) -> Vec<f32> {
+    let mut scores = vec![0.0; candidates];
+    for (candidate, score) in &ranking.found {
+        scores[*candidate] = *score;
+    }
+    scores
+}
+
+impl Candidates {
+    /// Adds what a search found; its ranking, ties by document and place so that it is the same every time.
+    pub fn rank(&mut self, mut found: Scored, depth: usize) -> Ranking {
+        found.sort_by(|(a, a_score), (b, b_score)| {
+            b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
+        });
+        let mut ranking =
+            Ranking { found: Vec::with_capacity(found.len()), complete: found.len() < depth, has_keywords: false };
+        for (stored, score) in found {
+            let key = (stored.passage.document_id.clone(), stored.passage.ordinal);
+            let candidate = *self.at.entry(key).or_insert(self.passages.len());
+            if candidate == self.passages.len() {
+                self.passages.push(stored);
+            }
+            ranking.found.push((candidate, score));
+        }
+        ranking
+    }
+
+    /// The `top_k` best, each text once: under its best title, of the document that had it first, with the others named. Of texts that are nearly
+    /// the same, such as thirty editions of one, [`MOST_ALIKE`], and more of them only where nothing else is left.
+    pub fn best(self, scores: &[f32], top_k: usize) -> Vec<StoredHit> {
+        let mut ranked: Vec<(StoredPassage, f32)> = self.passages.into_iter().zip(scores.iter().copied()).collect();
+        ranked.sort_by(|(a, a_score), (b, b_score)| {
+            b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
+        });
+        let mut hits: Vec<StoredHit> = Vec::with_capacity(top_k.min(ranked.len()));
+        let (mut places, mut alike): (HashMap<String, usize>, Vec<StoredHit>) = Default::default();
+        let mut words: Vec<HashSet<String>> = Vec::new();
+        for (stored, score) in ranked {
+            match places.entry(stored.passage.text.clone()) {
+                Entry::Vacant(place) if hits.len() < top_k => {
+                    let own = words_of(&stored.passage.text);
+                    let hit = StoredHit { stored, score, also_in: Vec::new() };
+                    if words.iter().filter(|other| are_alike(other, &own)).count() >= MOST_ALIKE {
+                        alike.push(hit);
+                        continue;
+                    }
+                    words.push(own);
+                    place.insert(hits.len());
+                    hits.push(hit);
+                }
+                Entry::Vacant(_) => {}
+                Entry::Occupied(place) => hits[*place.get()].note(stored),
+            }
+        }
+        // Where there is nothing else, these are better than nothing, and no better than what stands before them.
+        let last = hits.last().map_or(f32::MAX, |hit| hit.score);
+        let room = top_k - hits.len();
+        hits.extend(alike.into_iter().take(room).map(|hit| StoredHit { score: hit.score.min(last), ..hit }));
+        hits
+    }
+}
+
+/// Words of a text, as they stand.
+fn words_of(text: &str) -> HashSet<String> {
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
+}
+
+/// Whether two texts have nearly the same words: editions of one.
+fn are_alike(one: &HashSet<String>, other: &HashSet<String>) -> bool {
+    let common = one.intersection(other).count();
+    let all = one.len() + other.len() - common;
+    common * 100 >= all * ALIKE_PERCENT
+}
+
+impl StoredHit {
+    /// The same text is there, too. Of those under one title the hit is the one that was there first: a copy that comes later takes no
+    /// citation away, and leaves the prompt as its KV is stored.
+    fn note(&mut self, mut other: StoredPassage) {
+        if other.passage.title == self.stored.passage.title && other.row < self.stored.row {
+            std::mem::swap(&mut self.stored, &mut other);
+        }
+        if self.also_in.len() < MAX_ELSEWHERE {
+            let Passage { document_id, title, source, ordinal, .. } = other.passage;
+            self.also_in.push(Elsewhere { document_id, title, source, ordinal });
+        }
+    }
+}
+
+fn order(passage: &Passage) -> (&str, u32) {
+    (&passage.document_id, passage.ordinal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(texts: &[&str]) -> Scored {
+        let passage =
+            |n: usize, text: &str| Passage { document_id: format!("{n:02}"), text: text.into(), ..Passage::default() };
+        let stored = |(n, text): (usize, &&str)| StoredPassage {
+            passage: passage(n, text),
+            tokenizer: String::new(),
+            row: n as u64,
+        };
+        texts.iter().enumerate().map(stored).zip((0..100).map(|n| 1.0 - n as f32 / 100.0)).collect()
+    }
+
+    fn best(texts: &[&str], top_k: usize) -> Vec<(String, f32)> {
+        let mut candidates = Candidates::default();
+        let ranking = candidates.rank(found(texts), 100);
+        let scores = alone(&ranking, texts.len());
+        candidates.best(&scores, top_k).into_iter().map(|hit| (hit.stored.passage.document_id, hit.score)).collect()
+    }
+
+    #[test]
+    fn editions_of_one_text_leave_room_for_others() {
+        let edition = |year: u32| {
+            format!(
+                "The leave of all staff is thirty days a year and is asked for in March, says the edition of {year}"
+            )
+        };
+        let editions: Vec<String> = (2000..2010).map(edition).collect();
+        let mut texts: Vec<&str> = editions.iter().map(String::as_str).collect();
+        texts.push("Drivers have thirty five days.");
+        let ids = |top_k| best(&texts, top_k).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(ids(3), ["00", "01", "10"]);
+        // What there is besides comes behind.
+        assert_eq!(ids(5), ["00", "01", "10", "02", "03"]);
+        let scores: Vec<f32> = best(&texts, 5).into_iter().map(|(_, score)| score).collect();
+        assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+        assert_eq!(best(&texts[..0], 5), []);
+    }
+}

@@ -1,0 +1,147 @@
+//! What LanceDB is asked: passages by meaning, by words, and by what may be an identifier.
+
+use std::sync::atomic::Ordering;
+
+use lancedb::DistanceType;
+use lancedb::datafusion::prelude::{col, lit};
+use lancedb::expr::contains;
+use lancedb::index::scalar::FullTextSearchQuery;
+use lancedb::query::{QueryBase, Select};
+use ragstone_env::Env;
+
+use super::disk::{caught, failed};
+use super::filter::{self, Filter};
+use super::identifiers::Identifiers;
+use super::schema::{PASSAGE_COLUMNS, StoredPassage, decode, scores};
+use super::table::{Collection, Snapshot};
+use crate::Result;
+
+/// Candidates of each search, at least.
+pub(super) const MIN_CANDIDATES: usize = 100;
+/// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
+pub(super) const PROBES: usize = 32;
+/// Passages in which the beginning of a hash is looked for further.
+const MOST_BEGINNINGS: usize = 20;
+
+/// One search's passages and their scores.
+pub(super) type Scored = Vec<(StoredPassage, f32)>;
+
+/// Cells of the vector index that are looked into.
+#[derive(Clone, Copy)]
+pub(super) enum Probes {
+    /// So many.
+    First(usize),
+    /// [`PROBES`]; where a filter leaves too few passages in them, more.
+    Last,
+}
+
+/// Passages by cosine similarity, of some cells of the vector index.
+pub(super) async fn nearest(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (vector, filter): (&[f32], Option<&Filter>),
+    (depth, probes): (usize, Probes),
+    env: &Env,
+) -> Result<Scored> {
+    let delay = env.delay_at("corpus.probe");
+    let cells = match probes {
+        Probes::First(cells) => cells,
+        Probes::Last => PROBES,
+    };
+    if !delay.is_zero() {
+        tokio::time::sleep(delay * cells as u32).await;
+    }
+    let failed = || failed(format!("search the vectors of collection `{}`", collection.name));
+    let query = snapshot.table.query().nearest_to(vector).map_err(failed())?;
+    let query = query.column("vector").distance_type(DistanceType::Cosine);
+    let query = match (probes, filter) {
+        (Probes::Last, Some(_)) => query.minimum_nprobes(cells).and_then(|query| query.maximum_nprobes(None)),
+        _ => query.nprobes(cells),
+    };
+    let mut query = query.map_err(failed())?.limit(depth).select(columns("_distance", depth)).with_row_id();
+    if let Some(filter) = filter {
+        query = query.only_if_expr(filter::predicate(filter));
+    }
+    let ran = caught("search the vectors", collection.run(query)).await;
+    let batches = ran.inspect_err(|_| collection.broken.vectors.store(true, Ordering::Release))?;
+    let mut found = Vec::new();
+    for batch in batches {
+        let similarities = scores(&batch, "_distance")?.into_iter().map(|distance| 1.0 - distance);
+        found.extend(decode(&batch, &collection.name)?.into_iter().zip(similarities));
+    }
+    Ok(found)
+}
+
+/// Passages by BM25. The query is a bag of words: it is not parsed, so that no character in it has a meaning.
+pub(super) async fn matching(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (query, filter): (&str, Option<&Filter>),
+    depth: usize,
+) -> Result<Scored> {
+    let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
+    let words =
+        words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
+    let mut query =
+        snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score", depth)).with_row_id();
+    if let Some(filter) = filter {
+        query = query.only_if_expr(filter::predicate(filter));
+    }
+    let ran = caught("search the words", collection.run(query)).await;
+    let batches = ran.inspect_err(|_| collection.broken.words.store(true, Ordering::Release))?;
+    let mut found = Vec::new();
+    for batch in batches {
+        let bm25 = scores(&batch, "_score")?;
+        found.extend(decode(&batch, &collection.name)?.into_iter().zip(bm25));
+    }
+    Ok(found)
+}
+
+/// Passages that may have an identifier of the query.
+pub(super) async fn named(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (identifiers, filter): (&Identifiers, Option<&Filter>),
+) -> Result<Scored> {
+    let terms = identifiers.terms();
+    if terms.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut found = matching(collection, snapshot, (&terms, filter), MIN_CANDIDATES).await?;
+    for beginning in identifiers.beginnings() {
+        found.extend(beginning_with(collection, snapshot, (beginning, filter)).await?);
+    }
+    Ok(found)
+}
+
+/// Passages that have a text anywhere, in small letters: all are looked at, as no index knows the beginnings of words.
+async fn beginning_with(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (beginning, filter): (&str, Option<&Filter>),
+) -> Result<Scored> {
+    let mut predicate = contains(col("content"), lit(beginning));
+    if let Some(filter) = filter {
+        predicate = predicate.and(filter::predicate(filter));
+    }
+    let query = snapshot.table.query().only_if_expr(predicate).limit(MOST_BEGINNINGS).with_row_id();
+    let mut columns = [&PASSAGE_COLUMNS[..], &["token_ids"]].concat();
+    columns.retain(|column| *column != "metadata" || !is_lean(MIN_CANDIDATES));
+    let batches = caught("search the words", collection.run(query.select(Select::columns(&columns)))).await?;
+    let mut found = Vec::new();
+    for batch in batches {
+        found.extend(decode(&batch, &collection.name)?.into_iter().map(|stored| (stored, 0.0)));
+    }
+    Ok(found)
+}
+
+/// Whether so many candidates are read without their metadata: each may have 64 KiB of it, and few are answered.
+pub(super) fn is_lean(depth: usize) -> bool {
+    depth > MIN_CANDIDATES
+}
+
+fn columns(score: &str, depth: usize) -> Select {
+    let mut columns = [&PASSAGE_COLUMNS[..], &["token_ids", score]].concat();
+    columns.retain(|column| *column != "metadata" || !is_lean(depth));
+    Select::columns(&columns)
+}
