@@ -31,7 +31,7 @@ impl Budget {
         }
         let tokens = encode(text)?;
         self.spent = self.spent.saturating_add(tokens.len());
-        if self.spent > self.context { Err(self.exceeded()) } else { Ok(tokens) }
+        if self.spent > self.context { Err(self.exceeded(self.spent)) } else { Ok(tokens) }
     }
 
     /// Counts in pieces, which give a few tokens more than the whole: an eighth too many says nothing yet.
@@ -42,16 +42,17 @@ impl Budget {
             let (piece, behind) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
             count = count.saturating_add(encode(piece)?.len());
             if count > most {
-                return Err(self.exceeded());
+                return Err(self.exceeded(count));
             }
             rest = behind;
         }
         Ok(())
     }
 
-    fn exceeded(&self) -> Error {
+    /// Of a prompt of which so many tokens are counted; what comes behind them is not counted any more.
+    fn exceeded(&self, counted: usize) -> Error {
         let message = format!(
-            "the prompt has more tokens than the model's context of {}; shorten it, or send fewer documents",
+            "the prompt has more tokens than the model's context of {}: {counted} or more; shorten it, or send fewer documents",
             self.context
         );
         Error::new(ErrorKind::ContextLength, message)

@@ -22,6 +22,7 @@ pub mod entries;
 pub mod events;
 pub mod eviction;
 mod folders;
+mod follow_up;
 pub mod fusion;
 mod grammars;
 pub mod grounding;

@@ -215,16 +215,23 @@ fn raise_file_limit(surface: &Surface) {
 struct Stop {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
+    /// Of a terminal that was closed; `None` under `nohup`, which has it ignored.
+    #[cfg(unix)]
+    hangup: Option<tokio::signal::unix::Signal>,
 }
 
 impl Stop {
     fn new() -> Result<Self> {
         #[cfg(unix)]
-        let terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-            .map_err(|error| Error::internal(format!("signals cannot be received: {error}")))?;
+        let signal = |kind| {
+            tokio::signal::unix::signal(kind)
+                .map_err(|error| Error::internal(format!("signals cannot be received: {error}")))
+        };
         Ok(Self {
             #[cfg(unix)]
-            terminate,
+            terminate: signal(tokio::signal::unix::SignalKind::terminate())?,
+            #[cfg(unix)]
+            hangup: (!ignores_hangup()).then(|| signal(tokio::signal::unix::SignalKind::hangup())).transpose()?,
         })
     }
 
@@ -234,8 +241,28 @@ impl Stop {
         tokio::select! {
             _ = tokio::signal::ctrl_c() => {}
             _ = self.terminate.recv() => {}
+            _ = hung_up(&mut self.hangup) => {}
         }
         #[cfg(not(unix))]
         let _ = tokio::signal::ctrl_c().await;
+    }
+}
+
+#[cfg(unix)]
+async fn hung_up(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether whoever started this process had it ignore SIGHUP.
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the call only reads what the signal does now, into a struct of its own; all zeros is one.
+    unsafe {
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }

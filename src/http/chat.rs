@@ -117,6 +117,11 @@ pub fn conversation(fields: &mut Fields, messages: Vec<RequestMessage>) -> Resul
     let plain = messages.into_iter().enumerate().map(|(index, message)| plain(index, message));
     let mut messages = plain.collect::<Result<Vec<_>>>()?;
     name_tools(&mut messages);
+    // OpenAI's service answers instructions alone; templates want somebody who asks.
+    let is_asked = messages.iter().any(|message| message.role != "system");
+    if let Some(last) = messages.last_mut().filter(|_| !is_asked) {
+        last.role = "user".to_owned();
+    }
     Ok(messages)
 }
 

@@ -35,7 +35,11 @@ impl Fields {
         if text.trim().is_empty() {
             return Err(Error::invalid_input("the request's body is empty; send a JSON object"));
         }
-        match serde_json::from_str(text) {
+        let read = serde_json::from_str(text).or_else(|error| match without_lone_surrogates(text) {
+            Some(mended) => serde_json::from_str(&mended),
+            None => Err(error),
+        });
+        match read {
             Ok(Value::Object(map)) => Ok(Self(map)),
             Ok(_) => Err(Error::invalid_input("the request's body must be a JSON object")),
             Err(error) => Err(Error::invalid_input(format!("the request's body is not valid JSON: {error}"))),
@@ -179,12 +183,50 @@ pub fn is_nothing(value: &Value) -> bool {
     }
 }
 
+/// JSON in which each half of a pair of surrogates that stands alone is the replacement character; `None` where there is none. Scripts that cut a
+/// text within an emoji send such.
+fn without_lone_surrogates(text: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u16::from_str_radix(digits, 16).ok())?
+    };
+    let (mut mended, mut kept, mut at) = (String::new(), 0, 0);
+    while let Some(found) = text[at..].find('\\') {
+        at += found;
+        match unit(at) {
+            Some(0xd800..=0xdbff) if unit(at + 6).is_some_and(|low| (0xdc00..=0xdfff).contains(&low)) => at += 12,
+            Some(0xd800..=0xdfff) => {
+                mended.push_str(&text[kept..at]);
+                mended.push_str("\\ufffd");
+                at += 6;
+                kept = at;
+            }
+            // What is escaped may be a backslash.
+            _ => at = text.ceil_char_boundary(at + 2),
+        }
+        if at >= text.len() {
+            break;
+        }
+    }
+    (kept > 0).then(|| mended + &text[kept..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn error(body: &[u8]) -> String {
         Fields::parse(body).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn half_an_emoji_is_no_reason_to_refuse_a_request() {
+        let read = |body: &str| Fields::parse(body.as_bytes()).unwrap().take::<String>("a").unwrap().unwrap();
+        assert_eq!(read(r#"{"a": "x \ud83d"}"#), "x \u{fffd}");
+        assert_eq!(read(r#"{"a": "\udc00\ud83d\ude00\ud83d é"}"#), "\u{fffd}\u{1f600}\u{fffd} é");
+        assert_eq!(read(r#"{"a": "\\ud83d"}"#), r"\ud83d");
+        assert!(without_lone_surrogates(r#"{"a": "\\ud83d \ud83d\ude00 \"}"#).is_none());
+        assert!(Fields::parse(br#"{"a": "\ud83d"#).is_err());
     }
 
     #[test]

@@ -55,7 +55,11 @@ fn read(field: &str, value: Value) -> Result<Option<GrammarSpec>> {
 fn response_format(mut value: Value) -> Result<Option<GrammarSpec>> {
     match value["type"].as_str() {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(GrammarSpec::json_object())),
+        // llama.cpp takes a schema here, too.
+        Some("json_object") => match value.get_mut("schema").map(Value::take).filter(|schema| !schema.is_null()) {
+            Some(schema) => self::schema("response_format.schema", schema).map(Some),
+            None => Ok(Some(GrammarSpec::json_object())),
+        },
         Some("json_schema") => {
             let schema = value.pointer_mut("/json_schema/schema").map(Value::take).unwrap_or_default();
             self::schema("response_format.json_schema.schema", schema).map(Some)
@@ -156,6 +160,10 @@ mod tests {
             ("{}", None),
             (r#"{"response_format": {"type": "text"}}"#, None),
             (r#"{"response_format": {"type": "json_object"}}"#, Some(GrammarSpec::json_object())),
+            (
+                r#"{"response_format": {"type": "json_object", "schema": {"type": "array"}}}"#,
+                Some(GrammarSpec::JsonSchema(serde_json::json!({ "type": "array" }))),
+            ),
             (
                 r#"{"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": {"type": "null"}}}}"#,
                 Some(schema()),

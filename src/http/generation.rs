@@ -194,12 +194,12 @@ impl Generation {
         model: &GenerationDefaults,
     ) -> Result<Self> {
         Self::refuse_unsupported(fields)?;
-        let max_tokens = match fields.take::<usize>("max_completion_tokens")? {
+        let max_tokens = match most_tokens(fields, "max_completion_tokens")? {
             Some(count) => {
                 fields.ignore(&["max_tokens"]);
                 Some(count)
             }
-            None => fields.take("max_tokens")?,
+            None => most_tokens(fields, "max_tokens")?,
         };
         let (choices, answers) = choices(fields)?;
         // As llama.cpp names it; what the answer is does not depend on it.
@@ -258,6 +258,17 @@ impl Generation {
 }
 
 /// `n`, the choices that are returned, and `best_of`, the answers that they are chosen from.
+/// A bound on an answer's tokens. Clients of Ollama and llama.cpp send -1 for none: it is as long as the context has room.
+fn most_tokens(fields: &mut Fields, name: &str) -> Result<Option<usize>> {
+    match fields.take::<i64>(name)? {
+        Some(-1) => Ok(Some(u32::MAX as usize)),
+        Some(count) => usize::try_from(count).map(Some).map_err(|_| {
+            Error::invalid_field(name, format!("`{name}` is {count}; send a number of tokens, or -1 for no bound"))
+        }),
+        None => Ok(None),
+    }
+}
+
 fn choices(fields: &mut Fields) -> Result<(usize, usize)> {
     let count = fields.take::<usize>("n")?.unwrap_or(1);
     if !(1..=MAX_ANSWERS).contains(&count) {

@@ -8,6 +8,7 @@ mod cache;
 mod chat;
 mod collections;
 mod completions;
+mod cors;
 mod embeddings;
 pub mod error;
 mod events;
@@ -43,6 +44,7 @@ mod within;
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{HttpServiceFactory, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
+use actix_web::http::header::ORIGIN;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::ServiceConfig;
 use actix_web::{App, HttpMessage, HttpRequest, ResponseError, Route, web};
@@ -201,9 +203,20 @@ async fn account(
     let route = request.match_pattern();
     let span = trace::request_span(method, route.as_deref(), request.path(), request.headers());
     let path = route.unwrap_or_else(|| "other".to_owned());
+    let origin = request.headers().get(ORIGIN).cloned();
     let response = match state.allowed.check(request.method(), request.headers()) {
-        Ok(()) => unread::paced(&state, next.call(request).instrument(span.clone()).await?),
-        Err(error) => unread::paced(&state, request.into_response(Refusal(error).error_response())),
+        Ok(()) => {
+            let mut response = match cors::preflight(request.method(), request.headers()) {
+                Some(response) => request.into_response(response).map_into_boxed_body(),
+                None => next.call(request).instrument(span.clone()).await?.map_into_boxed_body(),
+            };
+            cors::let_read(origin, response.headers_mut());
+            unread::paced(&state, response)
+        }
+        Err(error) => {
+            let response = request.into_response(Refusal(error).error_response());
+            unread::paced(&state, response.map_into_boxed_body())
+        }
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
     trace::end_request(&span, status);

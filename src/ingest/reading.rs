@@ -43,7 +43,9 @@ impl Reading {
             while let Some(file) = files.blocking_recv() {
                 let read = env.fail_point(&fail_point(&file)).map_err(Unread::Failed);
                 let read = read.and_then(|()| {
-                    reader.read(&file, &mut |document| steps.blocking_send(Ok(Step::Document(Box::new(document)))).is_ok())
+                    reader.read(&file, &mut |document| {
+                        steps.blocking_send(Ok(Step::Document(Box::new(document)))).is_ok()
+                    })
                 });
                 let (step, is_over) = match read {
                     Ok(()) => (Ok(Step::Done), false),

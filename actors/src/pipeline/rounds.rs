@@ -10,10 +10,11 @@ use ragstone_env::Stopwatch;
 use ragstone_kernels::sampling::SamplingParams;
 use tracing::Instrument;
 
-use super::search::{add, asked_last};
+use super::search::add;
 use super::{Asking, Found, Passage, Pipeline, Prefilled};
 use crate::deadline::remaining;
 use crate::error::{Error, ErrorKind, Result};
+use crate::follow_up::searched;
 use crate::question::{Context, Input, Question};
 use crate::report::{Event, RerankReport, RoundReport, Ttft};
 use crate::retrieval::Retrieved;
@@ -49,7 +50,7 @@ impl Pipeline {
         let mut searched = Searched {
             passages: self.given(asking).await?,
             rounds: Vec::new(),
-            query: asked_last(messages),
+            query: searched(messages),
             new: Vec::new(),
             started: Stopwatch::start(),
             retrieve_ms: 0.0,

@@ -6,7 +6,6 @@ use std::pin::{Pin, pin};
 
 use ragstone_corpus::Hit;
 use ragstone_env::Stopwatch;
-use ragstone_kernels::chat::ChatMessage;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::Instrument;
 
@@ -14,6 +13,7 @@ use super::{Asking, Found, Passage, Pipeline, Prefilled};
 use crate::citation::Citation;
 use crate::deadline::remaining;
 use crate::error::Result;
+use crate::follow_up::searched;
 use crate::question::{Context, Input};
 use crate::retrieval::{Retrieved, Search};
 use crate::speculation::{Hold, Outcome, Speculation, decide};
@@ -62,7 +62,7 @@ impl Pipeline {
                 rounds,
             });
         };
-        let query = asked_last(messages);
+        let query = searched(messages);
         let speculates = context.speculate.unwrap_or(self.settings.speculate);
         // What is best before the reranker has seen it says little of what will be.
         let is_staged = speculates && self.candidates(context).is_none() && self.times.are_worth_stages(collection);
@@ -203,12 +203,6 @@ async fn advance(running: &mut Option<Running<'_>>) {
 /// What tells passages apart: names of their titles and texts, in the order of the prompt.
 fn ids(hits: &[Hit]) -> Vec<String> {
     hits.iter().map(|hit| hit.passage.id.clone()).collect()
-}
-
-/// What a conversation searches for: what its user said last, behind which the results of tools may stand.
-pub(super) fn asked_last(messages: &[ChatMessage]) -> String {
-    let asked = messages.iter().rev().find(|message| message.role == "user");
-    asked.map(|message| message.content.clone()).unwrap_or_default()
 }
 
 /// Puts what a search found, best first, behind the passages that there are; the best one last, where the model reads that best. Numbers

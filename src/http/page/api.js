@@ -47,7 +47,8 @@ async function request(method, path, { body, raw, signal } = {}) {
   else if (known) headers["x-ragstone-token"] = known;
   if (body !== undefined) headers["content-type"] = "application/json";
   const sent = raw ?? (body === undefined ? undefined : JSON.stringify(body));
-  const response = await heard(signal, "The service does not answer. Is it still running?", () => fetch(path, { method, headers, body: sent, signal }));
+  // Below the page's own address, which may be a proxy's folder.
+  const response = await heard(signal, "The service does not answer. Is it still running?", () => fetch(path.replace(/^\//, ""), { method, headers, body: sent, signal }));
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
   if (response.status === 401 || (response.status === 403 && answer?.error?.message?.includes("token"))) {

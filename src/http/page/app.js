@@ -1,15 +1,15 @@
 // Which view is shown, and whether the service is there.
 
-import { get, token } from "/page/api.js";
-import { failure, h } from "/page/dom.js";
-import { ask } from "/page/ask.js";
-import { collections } from "/page/collections.js";
-import { jobs } from "/page/jobs.js";
-import { keys } from "/page/keys.js";
-import { locked } from "/page/owner.js";
-import { plans } from "/page/plans.js";
-import { settings } from "/page/settings.js";
-import { store } from "/page/store.js";
+import { get, token } from "./api.js";
+import { failure, h } from "./dom.js";
+import { ask } from "./ask.js";
+import { collections } from "./collections.js";
+import { jobs } from "./jobs.js";
+import { keys } from "./keys.js";
+import { locked } from "./owner.js";
+import { plans } from "./plans.js";
+import { settings } from "./settings.js";
+import { store } from "./store.js";
 
 const VIEWS = { ask, plans, store, collections, jobs, keys, settings };
 const HEALTH_MS = 5000;

@@ -1,9 +1,9 @@
 // A conversation over a collection: answers as they come, what they cite, and the plan of each prompt.
 
-import { ApiError, DEFAULT_COLLECTION, events, get } from "/page/api.js";
-import { failure, field, h } from "/page/dom.js";
-import { live } from "/page/live.js";
-import { plan } from "/page/plan.js";
+import { ApiError, DEFAULT_COLLECTION, events, get } from "./api.js";
+import { failure, field, h } from "./dom.js";
+import { live } from "./live.js";
+import { plan } from "./plan.js";
 
 /** Kept while the tab lives, so that another view and back loses nothing. */
 const conversation = [];

@@ -1,9 +1,9 @@
 // Collections, their documents and passages.
 
-import { ApiError, DEFAULT_COLLECTION, at, events, get, remove, token } from "/page/api.js";
-import { confirmed, count, counted, failure, field, h, parted, swap, table, toast } from "/page/dom.js";
-import { action, change, live } from "/page/live.js";
-import { uploads } from "/page/upload.js";
+import { ApiError, DEFAULT_COLLECTION, at, events, get, remove, token } from "./api.js";
+import { confirmed, count, counted, failure, field, h, parted, swap, table, toast } from "./dom.js";
+import { action, change, live } from "./live.js";
+import { uploads } from "./upload.js";
 
 const PAGE = 200;
 

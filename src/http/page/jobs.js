@@ -1,9 +1,9 @@
 // Work that goes on beside answers.
 
-import { ApiError, at, events, get, remove } from "/page/api.js";
-import { confirmed, count, counted, failure, h, parted, table, toast, when } from "/page/dom.js";
-import { action, change, every, live } from "/page/live.js";
-import { guarded } from "/page/owner.js";
+import { ApiError, at, events, get, remove } from "./api.js";
+import { confirmed, count, counted, failure, h, parted, table, toast, when } from "./dom.js";
+import { action, change, every, live } from "./live.js";
+import { guarded } from "./owner.js";
 
 const EVERY_MS = 1000;
 

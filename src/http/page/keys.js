@@ -1,9 +1,9 @@
 // API keys: who may use the service, and as what.
 
-import { ApiError, at, get, post, remove } from "/page/api.js";
-import { confirmed, failure, field, h, parted, table, toast, when } from "/page/dom.js";
-import { action, change, live } from "/page/live.js";
-import { guarded } from "/page/owner.js";
+import { ApiError, at, get, post, remove } from "./api.js";
+import { confirmed, failure, field, h, parted, table, toast, when } from "./dom.js";
+import { action, change, live } from "./live.js";
+import { guarded } from "./owner.js";
 
 /** Of the form: what came of it. It outlives the view, as a key that was made while that was left is shown nowhere else. */
 const made = h("div", { "aria-live": "polite" });

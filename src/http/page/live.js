@@ -1,7 +1,7 @@
 // Views show what is so now, and what changes it belongs to none of them.
 
-import { ApiError } from "/page/api.js";
-import { failure, h, swap, toast } from "/page/dom.js";
+import { ApiError } from "./api.js";
+import { failure, h, swap, toast } from "./dom.js";
 
 const changes = new EventTarget();
 

@@ -1,7 +1,7 @@
 // What only the data folder's owner may see or do.
 
-import { token } from "/page/api.js";
-import { field, h } from "/page/dom.js";
+import { token } from "./api.js";
+import { field, h } from "./dom.js";
 
 /** Shows what `draw` draws, or asks for the owner's token where the service wants it. */
 export async function guarded(content, title, draw, again) {

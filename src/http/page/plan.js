@@ -1,6 +1,6 @@
 // A prompt's plan as a picture: what was loaded, blended and computed, and how long the first token took.
 
-import { bytes, count, h, ms, s, share, table } from "/page/dom.js";
+import { bytes, count, h, ms, s, share, table } from "./dom.js";
 
 const WIDTH = 1000;
 const SOURCES = { exact: "loaded", blend: "blended", compute: "computed" };

@@ -1,9 +1,9 @@
 // The last prompts' plans.
 
-import { get, happenings } from "/page/api.js";
-import { count, h, ms, share, when } from "/page/dom.js";
-import { guarded } from "/page/owner.js";
-import { account, plan } from "/page/plan.js";
+import { get, happenings } from "./api.js";
+import { count, h, ms, share, when } from "./dom.js";
+import { guarded } from "./owner.js";
+import { account, plan } from "./plan.js";
 
 const MOST = 64;
 const NOTHING = "Nothing was asked since the service started.";

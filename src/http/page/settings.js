@@ -1,8 +1,8 @@
 // Every setting, and where it comes from.
 
-import { get } from "/page/api.js";
-import { bytes, h, parted, table } from "/page/dom.js";
-import { guarded } from "/page/owner.js";
+import { get } from "./api.js";
+import { bytes, h, parted, table } from "./dom.js";
+import { guarded } from "./owner.js";
 
 export async function settings({ content, signal, again }) {
   await guarded(content, "Settings", async () => {

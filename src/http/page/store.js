@@ -1,10 +1,10 @@
 // The tiers, over time, and what is in them.
 
-import { get, post, token } from "/page/api.js";
-import { bytes, confirmed, count, counted, facts, field, h, s, share, toast, when } from "/page/dom.js";
-import { kinds } from "/page/jobs.js";
-import { action, change, every, live } from "/page/live.js";
-import { wanted } from "/page/owner.js";
+import { get, post, token } from "./api.js";
+import { bytes, confirmed, count, counted, facts, field, h, s, share, toast, when } from "./dom.js";
+import { kinds } from "./jobs.js";
+import { action, change, every, live } from "./live.js";
+import { wanted } from "./owner.js";
 
 const EVERY_MS = 2000;
 const KEPT = 300;

@@ -1,8 +1,8 @@
 // Files on their way into a collection: chosen or dropped, sent one after another, and what became of each.
 
-import { ApiError, at, upload } from "/page/api.js";
-import { bytes, count, counted, h, swap, toast } from "/page/dom.js";
-import { change } from "/page/live.js";
+import { ApiError, at, upload } from "./api.js";
+import { bytes, count, counted, h, swap, toast } from "./dom.js";
+import { change } from "./live.js";
 
 /** Files that a short message names. */
 const NAMED = 3;

@@ -72,30 +72,30 @@ impl Candidates {
         ranked.sort_by(|(a, a_score), (b, b_score)| {
             b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
         });
-        let mut hits: Vec<StoredHit> = Vec::with_capacity(top_k.min(ranked.len()));
-        let (mut places, mut alike): (HashMap<String, usize>, Vec<StoredHit>) = Default::default();
-        let mut words: Vec<HashSet<String>> = Vec::new();
+        // With those that are left for the end, as there are enough like them.
+        let mut hits: Vec<(StoredHit, bool)> = Vec::new();
+        let (mut places, mut words): (HashMap<String, usize>, Vec<HashSet<String>>) = Default::default();
         for (stored, score) in ranked {
             match places.entry(stored.passage.text.clone()) {
-                Entry::Vacant(place) if hits.len() < top_k => {
+                Entry::Vacant(place) if words.len() < top_k => {
                     let own = words_of(&stored.passage.text);
-                    let hit = StoredHit { stored, score, also_in: Vec::new() };
-                    if words.iter().filter(|other| are_alike(other, &own)).count() >= MOST_ALIKE {
-                        alike.push(hit);
-                        continue;
+                    let is_left = words.iter().filter(|other| are_alike(other, &own)).count() >= MOST_ALIKE;
+                    if !is_left {
+                        words.push(own);
                     }
-                    words.push(own);
                     place.insert(hits.len());
-                    hits.push(hit);
+                    hits.push((StoredHit { stored, score, also_in: Vec::new() }, is_left));
                 }
                 Entry::Vacant(_) => {}
-                Entry::Occupied(place) => hits[*place.get()].note(stored),
+                Entry::Occupied(place) => hits[*place.get()].0.note(stored),
             }
         }
+        let (left, kept): (Vec<_>, Vec<_>) = hits.into_iter().partition(|(_, is_left)| *is_left);
+        let mut hits: Vec<StoredHit> = kept.into_iter().map(|(hit, _)| hit).collect();
         // Where there is nothing else, these are better than nothing, and no better than what stands before them.
         let last = hits.last().map_or(f32::MAX, |hit| hit.score);
-        let room = top_k - hits.len();
-        hits.extend(alike.into_iter().take(room).map(|hit| StoredHit { score: hit.score.min(last), ..hit }));
+        let room = top_k.saturating_sub(hits.len());
+        hits.extend(left.into_iter().take(room).map(|(hit, _)| StoredHit { score: hit.score.min(last), ..hit }));
         hits
     }
 }

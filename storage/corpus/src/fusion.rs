@@ -15,6 +15,8 @@ const PLACE: usize = 10;
 const KEYWORDS_WEIGHT: f32 = 0.95;
 /// Passages that have an identifier, where it tells them from others.
 const MOST_NAMED: usize = 24;
+/// Of the best score: what a passage gains that has all identifiers.
+const ENOUGH: f32 = 1.01;
 /// Neither search is left without a say: what the other does not find at all is in its order.
 const LEAST_WEIGHT: f32 = 0.2;
 
@@ -56,8 +58,9 @@ pub(super) fn with_identifiers(scores: Vec<f32>, found: &[f32]) -> Vec<f32> {
         return scores;
     }
     let best = scores.iter().copied().fold(0.0, f32::max).max(f32::MIN_POSITIVE);
-    // As much as the best one has, so that it is enough; then within what the scores were.
-    let raised: Vec<f32> = scores.iter().zip(found).map(|(score, found)| score + best * found).collect();
+    // More than the best one has, so that it is enough; then within what the scores were.
+    let raise = best * ENOUGH;
+    let raised: Vec<f32> = scores.iter().zip(found).map(|(score, found)| score + raise * found).collect();
     let most = raised.iter().copied().fold(0.0, f32::max);
     raised.iter().map(|score| score * best / most).collect()
 }

@@ -1,0 +1,163 @@
+//! What a conversation searches for. "And what does it cost?" says nothing without what was said before it: such a message is searched for together
+//! with the question before it and a short answer to that. Rules alone: they cost nothing, and are the same every time.
+
+use ragstone_kernels::chat::ChatMessage;
+
+/// A message of so few words that tell something leans on what was said before.
+const MOST_WORDS: usize = 2;
+/// Longer messages stand for themselves, whatever pronouns are in them.
+const MOST_LEANING_WORDS: usize = 16;
+/// A longer answer says more than what is asked about.
+const MOST_ANSWER_WORDS: usize = 24;
+/// Questions before the last one, each leaning on the one before it.
+const MOST_BEFORE: usize = 2;
+
+/// A message that begins so goes on with what was said: English, German, French.
+const BEGINNINGS: &[&str] = &[
+    "and",
+    "but",
+    "also",
+    "what about",
+    "how about",
+    "und",
+    "aber",
+    "auch",
+    "was ist mit",
+    "wie ist es mit",
+    "et",
+    "mais",
+    "aussi",
+    "qu'en est-il",
+];
+/// Words that stand for something said before.
+const PRONOUNS: &[&str] = &[
+    "it", "its", "they", "them", "their", "he", "him", "his", "she", "her", "that", "this", "those", "these", "one",
+    "ones", "same", "er", "ihn", "ihm", "sein", "seine", "sie", "ihr", "ihre", "dies", "diese", "dieser", "dieses",
+    "dort", "davon", "dafür", "dazu", "darauf", "damit", "elle", "ils", "elles", "lui", "leur", "cela", "ça", "celui",
+    "celle", "ceux",
+];
+/// An article elsewhere, and one of these at the end: "Wer repariert das?"
+const PRONOUN_AT_THE_END: &str = "das";
+/// Words that say nothing about what is asked.
+const EMPTY: &[&str] = &[
+    "a", "an", "the", "is", "are", "was", "were", "do", "does", "did", "can", "could", "will", "would", "should",
+    "what", "when", "where", "which", "who", "why", "how", "much", "many", "of", "in", "on", "at", "to", "for", "with",
+    "by", "from", "or", "i", "you", "we", "me", "my", "please", "if", "not", "no", "yes", "so", "then", "be", "have",
+    "has", "about", "der", "die", "den", "dem", "ein", "eine", "einen", "ist", "sind", "war", "was", "wann", "wo",
+    "wer", "wie", "warum", "welche", "welcher", "viel", "viele", "von", "im", "am", "zu", "für", "mit", "oder", "ich",
+    "man", "wir", "nicht", "kann", "das", "es", "gibt", "there", "il", "y", "en", "le", "la", "les", "un", "une",
+    "est", "sont", "que", "quoi", "quand", "où", "qui", "comment", "combien", "pourquoi", "de", "du", "des", "à", "au",
+    "pour", "avec", "je", "on", "nous",
+];
+
+/// What to search for: what the user said last, behind which the results of tools may stand, with what it leans on.
+pub fn searched(messages: &[ChatMessage]) -> String {
+    let Some(last) = last_of_user(messages) else { return String::new() };
+    let mut query = messages[last].content.clone();
+    let (mut behind, mut leaning) = (last, leans(&query));
+    for _ in 0..MOST_BEFORE {
+        let Some(before) = last_of_user(&messages[..behind]).filter(|_| leaning) else { break };
+        let answers = messages[before + 1..behind].iter().filter(|message| message.role == "assistant");
+        let answer = answers.map(|message| message.content.trim()).find(|text| is_short(text)).unwrap_or_default();
+        let asked = messages[before].content.trim();
+        leaning = leans(asked);
+        query =
+            [asked, answer, query.as_str()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n");
+        behind = before;
+    }
+    query
+}
+
+fn last_of_user(messages: &[ChatMessage]) -> Option<usize> {
+    messages.iter().rposition(|message| message.role == "user")
+}
+
+fn is_short(answer: &str) -> bool {
+    !answer.is_empty() && answer.split_whitespace().nth(MOST_ANSWER_WORDS).is_none()
+}
+
+/// Whether a message says too little by itself.
+fn leans(message: &str) -> bool {
+    let message = message.trim().to_lowercase();
+    let words: Vec<&str> =
+        message.split(|c: char| !c.is_alphanumeric() && c != '\'').filter(|word| !word.is_empty()).collect();
+    if words.is_empty() || words.len() > MOST_LEANING_WORDS {
+        return false;
+    }
+    let begins = |beginning: &&str| {
+        message.strip_prefix(*beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+    };
+    let is_pronoun = |word: &&str| PRONOUNS.contains(word);
+    let telling = words.iter().filter(|word| !EMPTY.contains(word) && !is_pronoun(word)).count();
+    let has_pronoun = words.iter().any(is_pronoun) || words.last() == Some(&PRONOUN_AT_THE_END);
+    BEGINNINGS.iter().any(begins) || telling == 0 || (telling <= MOST_WORDS && has_pronoun)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conversation(said: &[(&str, &str)]) -> Vec<ChatMessage> {
+        said.iter().map(|(role, content)| ChatMessage::new(*role, *content)).collect()
+    }
+
+    #[test]
+    fn a_message_that_leans_on_others_is_searched_for_with_them() {
+        let talk = |last: &str| {
+            searched(&conversation(&[
+                ("user", "Which pump is in the cellar?"),
+                ("assistant", "The Q-105."),
+                ("user", last),
+            ]))
+        };
+        for leaning in [
+            "And what does it cost?",
+            "What does it cost?",
+            "Who repairs it?",
+            "Why?",
+            "And in winter?",
+            "What about the garage?",
+            "Und was kostet sie?",
+            "Wer repariert das?",
+            "Et combien coûte-t-elle ?",
+            "how much is that one?",
+        ] {
+            assert_eq!(talk(leaning), format!("Which pump is in the cellar?\nThe Q-105.\n{leaning}"));
+        }
+        for whole in [
+            "Is there a sauna?",
+            "Gibt es einen Aufzug?",
+            "Wann öffnet das Museum?",
+            "When is the library open on Saturdays?",
+            "How high is the tower of Orvik?",
+            "Wann tagt der Vorstand?",
+            "Andrew's telephone number?",
+            "Which of the two keys opens the shed that stands behind the house of the gardener, and who has it now in the winter?",
+        ] {
+            assert_eq!(talk(whole), whole);
+        }
+    }
+
+    #[test]
+    fn long_answers_and_the_results_of_tools_are_no_part_of_it() {
+        let long = "word ".repeat(40);
+        let talk = [
+            ("system", "Be brief."),
+            ("user", "Who keeps the keys?"),
+            ("assistant", &long),
+            ("user", "And her number?"),
+            ("tool", "7"),
+        ];
+        assert_eq!(searched(&conversation(&talk)), "Who keeps the keys?\nAnd her number?");
+        let chain = [
+            ("user", "Who keeps the keys?"),
+            ("assistant", "Ida."),
+            ("user", "And when?"),
+            ("assistant", "Daily."),
+            ("user", "Why?"),
+        ];
+        assert_eq!(searched(&conversation(&chain)), "Who keeps the keys?\nIda.\nAnd when?\nDaily.\nWhy?");
+        assert_eq!(searched(&conversation(&[("user", "Why?")])), "Why?");
+        assert_eq!(searched(&[]), "");
+    }
+}
