@@ -104,14 +104,8 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
 /// A text that is one document.
 fn textual(format: Format, text: String) -> Result<Parsed, String> {
     match format {
-        Format::Markdown => {
-            let read = markup::markdown(&text);
-            Ok(Parsed::of(read.title, read.body, read.metadata))
-        }
-        Format::Html => {
-            let page = html::page(&text)?;
-            Ok(Parsed::of(page.title, page.body, page.metadata))
-        }
+        Format::Markdown => Ok(markup::document(&text)),
+        Format::Html => html::document(&text),
         Format::Delimited => delimited::read(&text),
         Format::Code => {
             let elements = vec![Element { at: 0, kind: ElementKind::Code }];
