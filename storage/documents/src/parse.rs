@@ -82,7 +82,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
         Format::Pptx => bounded(pptx::read(&bytes)?),
         Format::Spreadsheet => bounded(sheet::read(&bytes)?),
         Format::Epub => bounded(epub::read(&bytes)?),
-        Format::Mail => bounded(mail::message(&bytes)?),
+        Format::Mail => mail::file(&bytes, each),
         Format::Mailbox => mail::mailbox(&bytes, each),
         _ => {
             let Decoded { text, encoding } = encoding::decode(bytes)?;
