@@ -94,7 +94,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
             };
             match format {
                 Format::JsonLines => json::lines(&text, each),
-                Format::JsonArray if json::is_array(&text) => json::array(&text, each),
+                Format::JsonArray if json::has_several(&text) => json::several(&text, each),
                 _ => textual(format, text).and_then(told),
             }
         }
@@ -106,6 +106,7 @@ fn textual(format: Format, text: String) -> Result<Parsed, String> {
     match format {
         Format::Markdown => Ok(markup::document(&text)),
         Format::Html => html::document(&text),
+        Format::JsonArray => Ok(json::object(text)),
         Format::Delimited => delimited::read(&text),
         Format::Code => {
             let elements = vec![Element { at: 0, kind: ElementKind::Code }];

@@ -224,7 +224,7 @@ fn what_is_no_text_says_so() {
 #[test]
 fn bad_input_names_the_place() {
     assert!(why("a.jsonl", b"{\"text\":\"one\"}\n{\"text\":").contains("line 2"));
-    assert!(why("a.jsonl", b"{\"title\":\"x\"}").contains("`text` is missing"));
+    assert!(why("a.jsonl", b"{\"title\":null}").contains("`text` is missing"));
     assert!(why("a.json", b"[{}]").contains("`text` is missing"));
     assert!(
         why("a.txt", "öäüß€ \u{e4}".as_bytes().iter().chain(b"\xff").copied().collect::<Vec<_>>().as_slice())
