@@ -46,12 +46,16 @@ fn with_attachments(
 }
 
 fn open(bytes: &[u8]) -> Result<Message<'_>, String> {
-    let none = "not readable as an e-mail: it has no header fields such as From and Subject";
-    let message = MessageParser::new().parse(bytes).ok_or(none)?;
-    if message.from().is_none() && message.subject().is_none() && message.date().is_none() {
-        return Err(none.into());
-    }
-    Ok(message)
+    MessageParser::new().parse(bytes).filter(is_message).ok_or_else(none)
+}
+
+fn none() -> String {
+    "not readable as an e-mail: it has no header fields such as From and Subject".into()
+}
+
+/// Whether it has a head. The library's own looks at one that has no part at all panic.
+fn is_message(message: &Message<'_>) -> bool {
+    !message.parts.is_empty() && (message.from().is_some() || message.subject().is_some() || message.date().is_some())
 }
 
 /// A message without its attachments.

@@ -161,7 +161,8 @@ pub fn read(parts: &[Part<'_>], from: &From, depth: usize, bad: &mut Bad, each: 
 fn mail(part: &Part<'_>, depth: usize, bad: &mut Bad, put: Each<'_>) -> Result<(), String> {
     let parsed;
     let message = match &part.part.body {
-        PartType::Message(message) => message,
+        PartType::Message(message) if super::is_message(message) => message,
+        PartType::Message(_) => return Err(super::none()),
         _ => {
             parsed = super::open(part.part.contents())?;
             &parsed

@@ -145,3 +145,11 @@ fn an_attachments_source_leads_to_its_mail() {
     assert_eq!(crate::file_of("/post/minutes.eml#attachment-1-min_utes.txt"), "/post/minutes.eml");
     assert_eq!(crate::file_of("/post/minutes.eml"), "/post/minutes.eml");
 }
+
+#[test]
+fn a_mail_without_a_head_costs_its_place_only() {
+    let text = parts("M", &[("Content-Type: text/plain", "Text."), ("Content-Type: message/rfc822", "")]);
+    let (found, bad) = read(crate::Format::Mail, &text);
+    assert_eq!((found.len(), found[0].title.as_deref()), (1, Some("M")));
+    assert!(bad.is_none_or(|bad| bad.starts_with("attachment 1: not readable as an e-mail")));
+}
