@@ -147,6 +147,13 @@ impl Body {
         self.mark(ElementKind::Text);
     }
 
+    /// Ends the line that is being written, if one is.
+    pub fn end_line(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.text.push('\n');
+        }
+    }
+
     /// A blank line, unless one is there.
     pub fn end_block(&mut self) {
         if !self.text.is_empty() {

@@ -3,13 +3,17 @@
 pub mod address;
 mod dom;
 mod hidden;
+mod names;
 mod parts;
+mod visit;
 mod words;
 
 use self::address::Place;
-use self::dom::{DOCUMENT, Data, Node, NodeId};
+use self::dom::{Data, Node, NodeId};
 pub use self::hidden::is_hidden;
+use self::names::{heading_level, is_block, is_item, is_unread};
 use self::parts::Parts;
+use self::visit::visit;
 use super::body::{Body, one_line};
 use super::metadata::FileMetadata;
 use super::parse::Parsed;
@@ -18,6 +22,8 @@ use super::parse::Parsed;
 const MAX_CELL_BYTES: usize = 2000;
 /// Where a browser says from where it saved a page.
 const SAVED_WITHIN: usize = 1024;
+/// Around text that is struck, as Markdown has it.
+const STRUCK: &str = "~~";
 
 /// What a page says.
 #[derive(Debug, Default)]
@@ -103,6 +109,8 @@ fn read(nodes: &[Node], parts: &Parts, site: Option<&str>, page: &mut Page) {
         place: Place::Page(site),
         told: String::new(),
         is_heading: false,
+        lists: Vec::new(),
+        number: None,
     };
     walk.run();
 }
@@ -141,56 +149,6 @@ fn layout_tables(nodes: &[Node]) -> Vec<NodeId> {
     found
 }
 
-/// All nodes, each when it begins, and again with its children when it ends; where `look` says no, neither its children nor its end.
-fn visit(nodes: &[Node], look: impl FnMut(NodeId, &Node, bool) -> bool) {
-    visit_below(nodes, DOCUMENT, look);
-}
-
-/// As [`visit`], of one node and what is below it.
-fn visit_below(nodes: &[Node], top: NodeId, mut look: impl FnMut(NodeId, &Node, bool) -> bool) {
-    let mut at = top;
-    let mut is_entered = look(at, &nodes[at as usize], false);
-    loop {
-        let node = &nodes[at as usize];
-        let next = if let Some(first) = node.first.filter(|_| is_entered) {
-            first
-        } else {
-            if is_entered {
-                look(at, node, true);
-            }
-            match (node.next, node.parent) {
-                _ if at == top => return,
-                (Some(next), _) => next,
-                (None, None) => return,
-                (None, Some(parent)) => match end(nodes, parent, top, &mut look) {
-                    Some(next) => next,
-                    None => return,
-                },
-            }
-        };
-        at = next;
-        is_entered = look(at, &nodes[at as usize], false);
-    }
-}
-
-/// Ends a node, and those around it that end with it; what comes next.
-fn end(
-    nodes: &[Node],
-    mut at: NodeId,
-    top: NodeId,
-    look: &mut impl FnMut(NodeId, &Node, bool) -> bool,
-) -> Option<NodeId> {
-    loop {
-        let node = &nodes[at as usize];
-        look(at, node, true);
-        match node.next {
-            _ if at == top => return None,
-            Some(next) => return Some(next),
-            None => at = node.parent?,
-        }
-    }
-}
-
 struct Walk<'a> {
     nodes: &'a [Node],
     parts: &'a Parts,
@@ -207,6 +165,10 @@ struct Walk<'a> {
     /// The address that was told last.
     told: String,
     is_heading: bool,
+    /// Of the lists around, the number of the next item; `None` where they have none.
+    lists: Vec<Option<u64>>,
+    /// That of the item that begins.
+    number: Option<u64>,
 }
 
 /// A link that is being read.
@@ -264,6 +226,7 @@ impl Walk<'_> {
                 self.link = address.map(|address| Link { address, start: self.line.len(), has_words: false });
             }
             "br" => self.line.push('\n'),
+            "s" | "del" | "strike" if self.pre == 0 => self.line.push_str(STRUCK),
             "img" => self.text(node.attribute("alt").unwrap_or_default()),
             "pre" if self.table.is_none() => {
                 self.flush();
@@ -288,6 +251,7 @@ impl Walk<'_> {
                 self.flush();
                 self.is_heading |= heading_level(name).is_some();
                 self.items += usize::from(is_item(name));
+                self.begin_list(name, node);
             }
             _ => {}
         }
@@ -297,6 +261,10 @@ impl Walk<'_> {
     fn leave(&mut self, _: NodeId, node: &Node) {
         match node.name() {
             "a" => self.end_link(),
+            "s" | "del" | "strike" if self.pre == 0 => match self.line.strip_suffix(STRUCK) {
+                Some(before) => self.line.truncate(before.len()),
+                None => self.line.push_str(STRUCK),
+            },
             "pre" if self.pre > 0 => {
                 self.pre -= 1;
                 let code = std::mem::take(&mut self.line);
@@ -330,6 +298,11 @@ impl Walk<'_> {
                     self.flush();
                 }
                 self.items = self.items.saturating_sub(usize::from(is_item(name)));
+                match name {
+                    "ol" | "ul" | "menu" => drop(self.lists.pop()),
+                    "li" => self.number = None,
+                    _ => {}
+                }
             }
             name if is_block(name) => self.line.push(if self.pre > 0 { '\n' } else { ' ' }),
             _ => {}
@@ -384,12 +357,34 @@ impl Walk<'_> {
         }
         let text = std::mem::take(&mut self.line);
         let lines: Vec<&str> = text.trim().lines().map(str::trim).collect();
-        let text = lines.join("\n");
+        let mut text = lines.join("\n");
+        // What is struck as a whole has its marks in no line of its own.
+        if text.is_empty() || text == STRUCK {
+            return;
+        }
+        if let Some(number) = self.number.take() {
+            text = format!("{number}. {text}");
+        }
         if self.items > 0 {
             self.page.body.line(&text);
-        } else if !text.is_empty() {
+        } else {
             self.page.body.paragraph(&text);
             self.page.body.end_block();
+        }
+    }
+
+    /// Numbers the items of a list that has numbers.
+    fn begin_list(&mut self, name: &str, node: &Node) {
+        let number = |name: &str| node.attribute(name).and_then(|number| number.trim().parse::<u64>().ok());
+        match (name, self.lists.last_mut()) {
+            ("ol", _) => self.lists.push(Some(number("start").unwrap_or(1))),
+            ("ul" | "menu", _) => self.lists.push(None),
+            ("li", Some(Some(next))) => {
+                let own = number("value").unwrap_or(*next);
+                *next = own.saturating_add(1);
+                self.number = Some(own).filter(|_| self.table.is_none());
+            }
+            _ => {}
         }
     }
 
@@ -423,79 +418,6 @@ impl Walk<'_> {
         };
         self.page.metadata.add_some(key, node.attribute("content"));
     }
-}
-
-fn heading_level(name: &str) -> Option<u8> {
-    match name.as_bytes() {
-        [b'h', digit @ b'1'..=b'6'] => Some(digit - b'0'),
-        _ => None,
-    }
-}
-
-/// What is no text, and what is to be clicked.
-fn is_unread(name: &str) -> bool {
-    matches!(
-        name,
-        "script"
-            | "style"
-            | "template"
-            | "noscript"
-            | "button"
-            | "select"
-            | "textarea"
-            | "svg"
-            | "iframe"
-            | "object"
-            | "audio"
-            | "video"
-            | "canvas"
-            | "datalist"
-    )
-}
-
-fn is_item(name: &str) -> bool {
-    matches!(name, "li" | "dt" | "dd" | "summary")
-}
-
-fn is_block(name: &str) -> bool {
-    is_item(name)
-        || heading_level(name).is_some()
-        || matches!(
-            name,
-            "address"
-                | "article"
-                | "aside"
-                | "blockquote"
-                | "body"
-                | "caption"
-                | "center"
-                | "details"
-                | "dialog"
-                | "div"
-                | "dl"
-                | "fieldset"
-                | "figcaption"
-                | "figure"
-                | "footer"
-                | "form"
-                | "header"
-                | "hr"
-                | "html"
-                | "legend"
-                | "main"
-                | "menu"
-                | "ol"
-                | "p"
-                | "pre"
-                | "section"
-                | "table"
-                | "tbody"
-                | "td"
-                | "tfoot"
-                | "th"
-                | "thead"
-                | "ul"
-        )
 }
 
 #[cfg(test)]

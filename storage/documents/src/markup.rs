@@ -13,6 +13,9 @@ use super::html::{self, Page};
 use super::metadata::FileMetadata;
 use super::parse::Parsed;
 
+/// Around text that is struck: without it, a price would be two.
+const STRUCK: &str = "~~";
+
 /// A text without its marks.
 #[derive(Debug, Default)]
 pub struct Markdown {
@@ -74,6 +77,8 @@ struct Reading {
     link: Option<Link>,
     /// An address in the title: it comes below, as a title stands beside every passage.
     below_title: Option<String>,
+    /// Of the lists around, the number of the next item; `None` where they have none.
+    lists: Vec<Option<u64>>,
     raw: Raw,
     /// What HTML says of itself.
     page: Page,
@@ -179,6 +184,20 @@ impl Reading {
                 self.row.clear();
             }
             Tag::TableCell => self.row.push(String::new()),
+            Tag::List(first) => {
+                // One in an item begins right behind its words.
+                if !self.lists.is_empty() {
+                    self.body.end_line();
+                }
+                self.lists.push(*first);
+            }
+            Tag::Item => {
+                if let Some(Some(number)) = self.lists.last_mut() {
+                    self.body.push(&format!("{number}. "));
+                    *number = number.saturating_add(1);
+                }
+            }
+            Tag::Strikethrough => self.push(STRUCK),
             Tag::Link { link_type, dest_url, .. } => {
                 // An address of a mail is written without its scheme.
                 let scheme = if *link_type == LinkType::Email { "mailto:" } else { "" };
@@ -216,12 +235,18 @@ impl Reading {
                 self.body.push("\n\n");
                 self.body.mark(ElementKind::Text);
             }
-            TagEnd::Item => self.body.push("\n"),
+            TagEnd::Item => self.body.end_line(),
             TagEnd::Paragraph => {
                 self.raw.end_paragraph();
                 self.body.push("\n\n");
             }
-            TagEnd::List(_) => self.body.push("\n\n"),
+            TagEnd::List(_) => {
+                self.lists.pop();
+                if self.lists.is_empty() {
+                    self.body.end_block();
+                }
+            }
+            TagEnd::Strikethrough => self.push(STRUCK),
             TagEnd::Link => self.end_link(),
             TagEnd::Image => {
                 if let Some(link) = &mut self.link {
@@ -312,6 +337,12 @@ mod tests {
         assert_eq!((&*deep.left_out, &*deep.body.finish().0), (&["HTML that nests too deep".to_owned()][..], "After."));
         // A table that is never closed ends where the next section begins.
         assert_eq!(text("# T\n\n<table><tr><td>a</td><td>b</td>\n\nc\n\n## S\n\nd"), "c\n\n| a | b |\n\nS\n\nd");
+    }
+
+    #[test]
+    fn numbers_of_lists_and_struck_text_are_kept() {
+        let source = "3. Open.\n4. Press.\n   - the left key\n5. Close.\n\nIt costs ~~900~~ 740 crowns.";
+        assert_eq!(text(source), "3. Open.\n4. Press.\nthe left key\n5. Close.\n\nIt costs ~~900~~ 740 crowns.");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::dom::{Data, Node, NodeId};
-use super::{is_unread, visit};
+use super::names::is_unread;
+use super::visit::{visit, visit_below};
 
 /// Of all `<style>` together; pages of people have some hundred kilobytes.
 const MAX_CSS_BYTES: usize = 1 << 20;
@@ -78,7 +79,7 @@ fn letters_of(node: &Node) -> usize {
 /// Letters and digits below a node.
 fn letters(nodes: &[Node], top: NodeId) -> usize {
     let mut sum = 0;
-    super::visit_below(nodes, top, |_, node, is_end| {
+    visit_below(nodes, top, |_, node, is_end| {
         if !is_end {
             sum += letters_of(node);
         }

@@ -4,8 +4,9 @@
 
 use super::dom::{DOCUMENT, Data, Node, NodeId};
 use super::hidden::Hidden;
+use super::names::is_unread;
+use super::visit::visit;
 use super::words::{self, Around};
-use super::{is_unread, visit};
 
 /// Of what is displayed, one part in so many is left at least.
 const LEAST_SHARE: usize = 5;

@@ -132,3 +132,13 @@ fn links_keep_their_addresses() {
          a.example icon\n\n| a | b (https://a.example/t) |\n\ncode\n\nOne (https://a.example/open)\n\nTwo\n\nThree"
     );
 }
+
+#[test]
+fn numbers_of_lists_and_struck_text_are_kept() {
+    let source = "<ol start=3><li>Open.<li><p>Press.</p><ul><li>the left key</ul><p>Wait.</p><li value=9>Close.</ol>\
+                  <table><tr><td>a<td><ol><li>b</ol></table><p>It costs <s>900</s> <del></del>740 crowns.";
+    assert_eq!(
+        text(source),
+        "3. Open.\n4. Press.\nthe left key\nWait.\n9. Close.\n\n| a | b |\n\nIt costs ~~900~~ 740 crowns."
+    );
+}

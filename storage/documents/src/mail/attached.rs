@@ -96,10 +96,16 @@ pub fn of<'a>(message: &'a Message<'a>, depth: usize) -> Attached<'a> {
             Some(Kind::Mail) if depth >= MAX_DEPTH => unread.push(or(&name, "a mail")),
             Some(kind) if parts.len() < MAX_PARTS => parts.push(Part { number: index + 1, name, kind, part }),
             None if is_silent(part) => {}
-            _ => unread.push(or(&name, "one without a name")),
+            _ => unread.push(or(&name, &type_of(part))),
         }
     }
     Attached { parts, left_out: note(&unread).into_iter().collect() }
+}
+
+/// What the mail says of an attachment without a name: `image/png`.
+fn type_of(part: &MessagePart<'_>) -> String {
+    let said = part.content_type().map(|said| format!("{}/{}", said.ctype(), said.subtype().unwrap_or_default()));
+    said.map_or_else(|| "one without a name".into(), |said| clean(&said, MAX_NAME_CHARS))
 }
 
 fn or(name: &str, otherwise: &str) -> String {
