@@ -28,6 +28,21 @@ impl Body {
         }
     }
 
+    /// Whether it has no words.
+    pub fn is_blank(&self) -> bool {
+        self.text.trim().is_empty()
+    }
+
+    /// Puts a paragraph before all others.
+    pub fn begin_with(&mut self, paragraph: &str) {
+        if !paragraph.is_empty() {
+            let blank = self.text.len() - self.text.trim_start_matches('\n').len();
+            let before = format!("{paragraph}\n\n");
+            self.text.replace_range(..blank, &before);
+            self.elements.iter_mut().for_each(|element| element.at = element.at.saturating_sub(blank) + before.len());
+        }
+    }
+
     /// Appends as it is.
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
@@ -130,6 +145,13 @@ impl Body {
         }
         self.end_block();
         self.mark(ElementKind::Text);
+    }
+
+    /// Ends the line that is being written, if one is.
+    pub fn end_line(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.text.push('\n');
+        }
     }
 
     /// A blank line, unless one is there.

@@ -66,7 +66,8 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
             html::append(&closed(&source), &mut page)?;
         }
     }
-    Ok(Parsed::of(metadata.get("title").map(str::to_owned), page.body, metadata))
+    let left_out = page.left_out();
+    Ok(Parsed { left_out, ..Parsed::of(metadata.get("title").map(str::to_owned), page.body, metadata) })
 }
 
 /// XHTML as HTML: there `<title/>` and `<a id="x"/>` would stay open.

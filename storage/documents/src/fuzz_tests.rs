@@ -36,7 +36,10 @@ fn any_markdown_is_read_or_refused() {
     try_files(
         "markdown",
         Format::Markdown,
-        &["---\nt: x\n---\n\n# The *Works*\n\nIt [has](x) `26`.\n\n- one\n- two\n\n|a|b|\n|-|-|\n|c|d|\n"],
+        &[
+            "---\nt: x\n---\n\n# The *Works*\n\nIt [has](x) `26`.\n\n- one\n- two\n\n|a|b|\n|-|-|\n|c|d|\n",
+            "<table>\n<tr><td>a\n\n*b*\n\n</table>\n\n## S\n\n<details><summary>c</summary>\n\nd <b hidden>e</b><br>[f](https://g.h/i)",
+        ],
     );
 }
 
@@ -44,7 +47,9 @@ fn any_markdown_is_read_or_refused() {
 fn any_html_is_read_or_refused() {
     let page = "<html><head><TITLE>A &amp; B</TITLE><script>no()</script></head><body><p>One &lt; two.</p><ul><li>x</ul>\
                 <table><tr><td>Granite</td><td>2.7</td></tr></table><pre>a\n b</pre><!-- c --><a href=x>y</a></body></html>";
-    try_files("html", Format::Html, &[page]);
+    let site = "<style>.a, #b { display: none }</style><nav>m</nav><header><h1>T</h1></header><main><p class=a>x<p id=b>y\
+                <p>Read <a href='https://a.b/c'>this</a>.</main><div class=cookie-bar>c</div><aside>r</aside><footer>f</footer>";
+    try_files("html", Format::Html, &[page, site]);
 }
 
 #[test]
@@ -56,7 +61,8 @@ fn any_table_is_read_or_refused() {
 fn any_mail_is_read_or_refused() {
     let mail = "From: \"A\" <a@example.org>\nSubject: =?utf-8?q?J=C3=BC?=\nContent-Type: multipart/mixed; boundary=x\n\n\
                 --x\nContent-Type: text/html\nContent-Transfer-Encoding: base64\n\nPHA+Yg==\n--x--\n";
-    try_files("mail", Format::Mail, &[mail]);
+    let file = "--x\nContent-Type: text/csv; name=\"a/b#c.csv\"\n\na,b\n1,2\n--x\nContent-Type: message/rfc822\n\nSubject: i\n\nj\n--x--\n";
+    try_files("mail", Format::Mail, &[mail, &mail.replace("--x--\n", file)]);
     try_files("mailbox", Format::Mailbox, &[&format!("From a\n{mail}\nFrom b\n{mail}")]);
 }
 
@@ -81,5 +87,7 @@ fn any_archive_is_read_or_refused() {
 fn any_json_is_read_or_refused() {
     let one = r#"{"id":7,"title":"t","text":"a","source":"s","metadata":{"k":[1]},"more":null}"#;
     try_files("json lines", Format::JsonLines, &[&format!("{one}\n\n{one}\n")]);
-    try_files("json", Format::JsonArray, &[&format!("[{one},{{\"text\":\"b\"}}]")]);
+    let exported = r#"[{"a":{"b":1},"c":[2,"d"]},{"e":3},{"content":{"parts":["f"]},"title":"g"},{"messages":[{"content":"h","role":"user"}]}]"#;
+    let nested = r#"{"pages":[{"title":"a","body":"One two three four five six seven."},{"k":[{"l":1},{"m":2}]}],"n":{"o":"p"}}"#;
+    try_files("json", Format::JsonArray, &[&format!("[{one},{{\"text\":\"b\"}}]"), exported, nested]);
 }

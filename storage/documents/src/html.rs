@@ -1,22 +1,58 @@
-//! HTML as plain text: what a reader of the page sees, without what leads through the site.
+//! HTML as plain text: what a reader of the page sees, without what leads through the site. Links keep their addresses.
 
+pub mod address;
 mod dom;
+mod hidden;
+mod names;
+mod parts;
+mod visit;
+mod words;
 
-use self::dom::{DOCUMENT, Data, Node, NodeId};
+use self::address::Place;
+use self::dom::{Data, Node, NodeId};
+pub use self::hidden::is_hidden;
+use self::names::{heading_level, is_block, is_item, is_unread};
+use self::parts::Parts;
+use self::visit::visit;
 use super::body::{Body, one_line};
 use super::metadata::FileMetadata;
+use super::parse::Parsed;
 
 /// A table with a longer cell arranges a page, and is no data.
 const MAX_CELL_BYTES: usize = 2000;
+/// Where a browser says from where it saved a page.
+const SAVED_WITHIN: usize = 1024;
+/// Around text that is struck, as Markdown has it.
+const STRUCK: &str = "~~";
 
 /// What a page says.
 #[derive(Debug, Default)]
 pub struct Page {
     /// The `<title>`.
     pub title: Option<String>,
+    /// The first `<h1>`.
+    pub heading: Option<String>,
     pub body: Body,
     /// Author, date, description and keywords.
     pub metadata: FileMetadata,
+    /// Places with text that nobody sees, and with menus, banners and footers.
+    pub hidden: usize,
+    pub around: usize,
+}
+
+impl Page {
+    /// What of it is not in the text, for people.
+    pub fn left_out(&self) -> Vec<String> {
+        let told = |what: &str, places: usize| match places {
+            0 => None,
+            1 => Some(format!("{what}: 1 place")),
+            _ => Some(format!("{what}: {places} places")),
+        };
+        [told("hidden text", self.hidden), told("menus, banners and footers", self.around)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
 }
 
 /// Reads a page.
@@ -25,20 +61,73 @@ pub struct Page {
 /// Where it nests too deep.
 pub fn page(source: &str) -> Result<Page, String> {
     let mut page = Page::default();
-    append(source, &mut page)?;
+    let nodes = dom::parse(source)?;
+    let site = site(source, &nodes);
+    read(&nodes, &Parts::of_page(&nodes), site.as_deref(), &mut page);
     Ok(page)
 }
 
-/// Reads a page to the end of `page`, such as a chapter of a book.
+/// A page as a document.
+///
+/// # Errors
+/// As [`page`].
+pub fn document(source: &str) -> Result<Parsed, String> {
+    let page = page(source)?;
+    let left_out = page.left_out();
+    Ok(Parsed { left_out, ..Parsed::of(page.title, page.body, page.metadata) })
+}
+
+/// Reads a piece of HTML to the end of `page`, such as a chapter of a book.
 ///
 /// # Errors
 /// As [`page`].
 pub fn append(source: &str, page: &mut Page) -> Result<(), String> {
     let nodes = dom::parse(source)?;
-    let mut walk =
-        Walk { layout: layout_tables(&nodes), nodes: &nodes, page, line: String::new(), pre: 0, items: 0, table: None };
-    walk.run();
+    read(&nodes, &Parts::of_piece(&nodes), None, page);
     Ok(())
+}
+
+/// The element that a tag alone begins.
+pub fn element(tag: &str) -> Option<Node> {
+    let nodes = dom::parse(tag).ok()?;
+    nodes.into_iter().find(|node| !matches!(node.name(), "" | "html" | "head" | "body"))
+}
+
+fn read(nodes: &[Node], parts: &Parts, site: Option<&str>, page: &mut Page) {
+    page.hidden += parts.hidden;
+    page.around += parts.around;
+    let mut walk = Walk {
+        layout: layout_tables(nodes),
+        nodes,
+        parts,
+        page,
+        line: String::new(),
+        pre: 0,
+        items: 0,
+        table: None,
+        link: None,
+        place: Place::Page(site),
+        told: String::new(),
+        is_heading: false,
+        lists: Vec::new(),
+        number: None,
+    };
+    walk.run();
+}
+
+/// The host that a page says it is of, or that a browser saved it from.
+fn site(source: &str, nodes: &[Node]) -> Option<String> {
+    let said = nodes.iter().find_map(|node| match node.name() {
+        "link" => node.attribute("href").filter(|_| node.attribute("rel") == Some("canonical")),
+        "meta" => node.attribute("content").filter(|_| node.attribute("property") == Some("og:url")),
+        "base" => node.attribute("href"),
+        _ => None,
+    });
+    let saved = || {
+        let head = &source[..source.floor_char_boundary(SAVED_WITHIN)];
+        head.split_once("<!-- saved from url=(").and_then(|(_, rest)| rest.split_once(')')).map(|(_, address)| address)
+    };
+    said.filter(|address| address.contains("//")).or_else(saved).and_then(address::host).map(str::to_owned)
 }
 
 /// Tables that have tables in them.
@@ -60,46 +149,9 @@ fn layout_tables(nodes: &[Node]) -> Vec<NodeId> {
     found
 }
 
-/// All nodes, each when it begins, and again with its children when it ends; where `look` says no, neither its children nor its end.
-fn visit(nodes: &[Node], mut look: impl FnMut(NodeId, &Node, bool) -> bool) {
-    let mut at = DOCUMENT;
-    let mut is_entered = look(at, &nodes[at as usize], false);
-    loop {
-        let node = &nodes[at as usize];
-        let next = if let Some(first) = node.first.filter(|_| is_entered) {
-            first
-        } else {
-            if is_entered {
-                look(at, node, true);
-            }
-            match (node.next, node.parent) {
-                (Some(next), _) => next,
-                (None, None) => return,
-                (None, Some(parent)) => match end(nodes, parent, &mut look) {
-                    Some(next) => next,
-                    None => return,
-                },
-            }
-        };
-        at = next;
-        is_entered = look(at, &nodes[at as usize], false);
-    }
-}
-
-/// Ends a node, and those around it that end with it; what comes next.
-fn end(nodes: &[Node], mut at: NodeId, look: &mut impl FnMut(NodeId, &Node, bool) -> bool) -> Option<NodeId> {
-    loop {
-        let node = &nodes[at as usize];
-        look(at, node, true);
-        match node.next {
-            Some(next) => return Some(next),
-            None => at = node.parent?,
-        }
-    }
-}
-
 struct Walk<'a> {
     nodes: &'a [Node],
+    parts: &'a Parts,
     page: &'a mut Page,
     layout: Vec<NodeId>,
     /// Of the block that is being read.
@@ -108,6 +160,24 @@ struct Walk<'a> {
     pre: usize,
     items: usize,
     table: Option<Table>,
+    link: Option<Link>,
+    place: Place<'a>,
+    /// The address that was told last.
+    told: String,
+    is_heading: bool,
+    /// Of the lists around, the number of the next item; `None` where they have none.
+    lists: Vec<Option<u64>>,
+    /// That of the item that begins.
+    number: Option<u64>,
+}
+
+/// A link that is being read.
+struct Link {
+    address: String,
+    /// Where its words begin in the line.
+    start: usize,
+    /// Whether it is more than a picture.
+    has_words: bool,
 }
 
 #[derive(Default)]
@@ -133,7 +203,13 @@ impl Walk<'_> {
 
     /// Whether what is below counts.
     fn enter(&mut self, id: NodeId, node: &Node) -> bool {
+        if self.parts.leave_out(id) {
+            return false;
+        }
         if let Data::Text(text) = &node.data {
+            if let Some(link) = &mut self.link {
+                link.has_words |= !text.trim().is_empty();
+            }
             self.text(text);
             return false;
         }
@@ -144,8 +220,13 @@ impl Walk<'_> {
                 return false;
             }
             "meta" => self.meta(node),
-            name if is_left_out(name, node) => return false,
+            name if is_unread(name) => return false,
+            "a" => {
+                let address = node.attribute("href").filter(|_| self.pre == 0).map(str::to_owned);
+                self.link = address.map(|address| Link { address, start: self.line.len(), has_words: false });
+            }
             "br" => self.line.push('\n'),
+            "s" | "del" | "strike" if self.pre == 0 => self.line.push_str(STRUCK),
             "img" => self.text(node.attribute("alt").unwrap_or_default()),
             "pre" if self.table.is_none() => {
                 self.flush();
@@ -168,7 +249,9 @@ impl Walk<'_> {
             }
             name if is_block(name) => {
                 self.flush();
+                self.is_heading |= heading_level(name).is_some();
                 self.items += usize::from(is_item(name));
+                self.begin_list(name, node);
             }
             _ => {}
         }
@@ -177,6 +260,11 @@ impl Walk<'_> {
 
     fn leave(&mut self, _: NodeId, node: &Node) {
         match node.name() {
+            "a" => self.end_link(),
+            "s" | "del" | "strike" if self.pre == 0 => match self.line.strip_suffix(STRUCK) {
+                Some(before) => self.line.truncate(before.len()),
+                None => self.line.push_str(STRUCK),
+            },
             "pre" if self.pre > 0 => {
                 self.pre -= 1;
                 let code = std::mem::take(&mut self.line);
@@ -201,14 +289,38 @@ impl Walk<'_> {
             name if self.table.is_none() && self.pre == 0 => {
                 if let Some(level) = heading_level(name) {
                     let heading = std::mem::take(&mut self.line);
+                    if level == 1 && self.page.heading.is_none() {
+                        self.page.heading = Some(one_line(&heading)).filter(|heading| !heading.is_empty());
+                    }
+                    self.is_heading = false;
                     self.page.body.heading(level, &heading);
                 } else if is_block(name) {
                     self.flush();
                 }
                 self.items = self.items.saturating_sub(usize::from(is_item(name)));
+                match name {
+                    "ol" | "ul" | "menu" => drop(self.lists.pop()),
+                    "li" => self.number = None,
+                    _ => {}
+                }
             }
             name if is_block(name) => self.line.push(if self.pre > 0 { '\n' } else { ' ' }),
             _ => {}
+        }
+    }
+
+    /// Puts the address behind the words. A heading keeps one only if it leads elsewhere.
+    fn end_link(&mut self) {
+        let Some(link) = self.link.take().filter(|link| link.has_words) else { return };
+        let words = self.line.get(link.start..).unwrap_or_default();
+        let is_place = |address: &String| !self.is_heading || (address.contains("//") && !address.contains('#'));
+        let Some(address) = address::told(&link.address, words, self.place).filter(is_place) else { return };
+        // A link that is never closed begins anew in each block.
+        if address != self.told {
+            let end = self.line.trim_end().len();
+            let space = self.line.split_off(end);
+            self.line.push_str(&format!(" ({address}){space}"));
+            self.told = address;
         }
     }
 
@@ -239,14 +351,40 @@ impl Walk<'_> {
         if self.table.is_some() || self.pre > 0 {
             return;
         }
+        // The words of a link around several blocks are those of the first.
+        if self.link.as_ref().is_some_and(|link| link.has_words) {
+            self.end_link();
+        }
         let text = std::mem::take(&mut self.line);
         let lines: Vec<&str> = text.trim().lines().map(str::trim).collect();
-        let text = lines.join("\n");
+        let mut text = lines.join("\n");
+        // What is struck as a whole has its marks in no line of its own.
+        if text.is_empty() || text == STRUCK {
+            return;
+        }
+        if let Some(number) = self.number.take() {
+            text = format!("{number}. {text}");
+        }
         if self.items > 0 {
             self.page.body.line(&text);
-        } else if !text.is_empty() {
+        } else {
             self.page.body.paragraph(&text);
             self.page.body.end_block();
+        }
+    }
+
+    /// Numbers the items of a list that has numbers.
+    fn begin_list(&mut self, name: &str, node: &Node) {
+        let number = |name: &str| node.attribute(name).and_then(|number| number.trim().parse::<u64>().ok());
+        match (name, self.lists.last_mut()) {
+            ("ol", _) => self.lists.push(Some(number("start").unwrap_or(1))),
+            ("ul" | "menu", _) => self.lists.push(None),
+            ("li", Some(Some(next))) => {
+                let own = number("value").unwrap_or(*next);
+                *next = own.saturating_add(1);
+                self.number = Some(own).filter(|_| self.table.is_none());
+            }
+            _ => {}
         }
     }
 
@@ -282,125 +420,5 @@ impl Walk<'_> {
     }
 }
 
-fn heading_level(name: &str) -> Option<u8> {
-    match name.as_bytes() {
-        [b'h', digit @ b'1'..=b'6'] => Some(digit - b'0'),
-        _ => None,
-    }
-}
-
-/// What is seen by nobody, what leads elsewhere, and what is to be clicked.
-fn is_left_out(name: &str, node: &Node) -> bool {
-    matches!(
-        name,
-        "script"
-            | "style"
-            | "template"
-            | "nav"
-            | "noscript"
-            | "button"
-            | "select"
-            | "textarea"
-            | "svg"
-            | "iframe"
-            | "object"
-            | "audio"
-            | "video"
-            | "canvas"
-            | "datalist"
-    ) || node.attribute("hidden").is_some()
-        || matches!(node.attribute("role"), Some("navigation" | "search" | "menu" | "menubar" | "toolbar"))
-}
-
-fn is_item(name: &str) -> bool {
-    matches!(name, "li" | "dt" | "dd" | "summary")
-}
-
-fn is_block(name: &str) -> bool {
-    is_item(name)
-        || heading_level(name).is_some()
-        || matches!(
-            name,
-            "address"
-                | "article"
-                | "aside"
-                | "blockquote"
-                | "body"
-                | "caption"
-                | "center"
-                | "details"
-                | "dialog"
-                | "div"
-                | "dl"
-                | "fieldset"
-                | "figcaption"
-                | "figure"
-                | "footer"
-                | "form"
-                | "header"
-                | "hr"
-                | "html"
-                | "legend"
-                | "main"
-                | "menu"
-                | "ol"
-                | "p"
-                | "pre"
-                | "section"
-                | "table"
-                | "tbody"
-                | "td"
-                | "tfoot"
-                | "th"
-                | "thead"
-                | "ul"
-        )
-}
-
 #[cfg(test)]
-mod tests {
-    use crate::element::ElementKind;
-
-    use super::*;
-
-    fn text(source: &str) -> String {
-        page(source).unwrap().body.finish().0
-    }
-
-    #[test]
-    fn blocks_are_paragraphs_and_items_lines() {
-        let source = "<h1>Herons</h1><p>They <b>stand</b>\n in <a href=x>reeds</a>.<p>Two<br>lines.\
-                      <ul><li>one<li>two<ul><li>three</ul></ul>And <img alt='a picture'>.<pre>  a\n   b</pre><hr>End.";
-        assert_eq!(
-            text(source),
-            "Herons\n\nThey stand in reeds.\n\nTwo\nlines.\n\none\ntwo\nthree\n\nAnd a picture.\n\n  a\n   b\n\nEnd."
-        );
-    }
-
-    #[test]
-    fn tables_of_data_are_rows_and_others_paragraphs() {
-        let data = "<table><caption>Stones</caption><thead><tr><th>Name<th>Weight</thead><tr><td>Gra<i>nite</i><td>2|7<tr><td><p>Slate</p><td></table>";
-        assert_eq!(text(data), "Stones\n\n| Name | Weight |\n| --- | --- |\n| Granite | 2\\|7 |\n| Slate |  |");
-        let page = page(data).unwrap();
-        assert_eq!(page.body.finish().1[0].kind, ElementKind::Table { header_lines: 2 });
-        let layout = format!("<table><tr><td>Left<td><p>Right</p>{data}</table>");
-        assert!(text(&layout).starts_with("Left\n\nRight\n\nStones\n\n| Name"), "{:?}", text(&layout));
-    }
-
-    #[test]
-    fn navigation_and_scripts_are_left_out() {
-        let source = "<title>T</title><meta name=Author content='Ada  L.'><nav>Home</nav><div role=navigation>Up</div><p hidden>x\
-                      <script>a</script><style>b</style><template>c</template><button>Buy</button><noscript>d</noscript><p>Kept.";
-        let page = page(source).unwrap();
-        assert_eq!((page.title.as_deref(), page.metadata.get("author")), (Some("T"), Some("Ada L.")));
-        assert_eq!(page.body.finish().0, "Kept.");
-    }
-
-    #[test]
-    fn depth_has_an_end() {
-        assert!(page(&"<div>a".repeat(100_000)).unwrap_err().contains("nests too deep"));
-        assert!(text(&"<div>a".repeat(400)).starts_with("a\n\na"));
-        // What stands in a table where it may not is put before it.
-        assert_eq!(text(&"<table>a".repeat(50)), ["a"; 50].join("\n\n"));
-    }
-}
+mod tests;

@@ -1,13 +1,21 @@
-//! JSON lines (one object a line) and JSON arrays of objects: `{"id"?, "title"?, "text", "source"?, "metadata"?}`. One
-//! document at a time, so that memory follows the greatest document and not their number.
+//! JSON: lines (one object a line) and arrays of objects, as programs export them, `{"id"?, "title"?, "text", "source"?, "metadata"?}` first of
+//! all. One document at a time, so that memory follows the greatest document and not their number; records without a text are gathered to
+//! one table. Another object is read as text where it holds some.
+
+mod outline;
+mod record;
+mod rows;
+mod said;
 
 use std::fmt;
 
 use crate::document::most_beside;
+use crate::element::{Element, ElementKind};
 use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::Value;
 
+use self::record::Records;
 use super::parse::{Each, Parsed, check};
 
 /// Bad lines or elements that are named; the others are counted.
@@ -18,15 +26,16 @@ const MOST_NAMED: usize = 3;
 /// # Errors
 /// What `each` says.
 pub fn lines(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
-    let mut bad = Bad::default();
+    let (mut bad, mut records) = (Bad::default(), Records::default());
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let anchor = || format!("L{}", index + 1);
         let read = serde_json::from_str(line).map_err(|error| without_line(&error));
-        match read.and_then(|value| document(value, anchor())) {
-            Ok(parsed) => each(parsed)?,
+        match read.and_then(|value| records.take(value, format!("L{}", index + 1))) {
+            Ok(Some(parsed)) => each(parsed)?,
+            Ok(None) => {}
             Err(why) => bad.note(|| format!("line {}: {why}", index + 1)),
         }
     }
+    records.finish(&mut bad, each)?;
     Ok(bad.told("lines"))
 }
 
@@ -35,26 +44,54 @@ fn without_line(error: &serde_json::Error) -> String {
     error.to_string().replacen(&format!(" at line {} ", error.line()), " at ", 1)
 }
 
-/// Whether a file is an array, of documents then; any other JSON is text as it stands.
-pub fn is_array(text: &str) -> bool {
-    text.trim_start().starts_with('[')
+/// Whether a file is an array or lines of objects, of records then.
+pub fn has_several(text: &str) -> bool {
+    text.trim_start().starts_with('[') || is_lines(text)
+}
+
+/// Some programs call it `.json`, and write an object a line.
+fn is_lines(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return false };
+    first.starts_with('{') && second.starts_with('{') && serde_json::from_str::<Value>(first).is_ok()
+}
+
+/// As [`lines`], of a file that [`has_several`].
+///
+/// # Errors
+/// As [`lines`].
+pub fn several(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
+    if is_lines(text) { lines(text, each) } else { array(text, each) }
+}
+
+/// Any other file: an object that holds text as that, and what sets up a program as it stands.
+pub fn object(text: String) -> Parsed {
+    let read = match serde_json::from_str(&text) {
+        Ok(Value::Object(object)) => record::whole(object),
+        _ => None,
+    };
+    read.unwrap_or_else(|| {
+        let elements = vec![Element { at: 0, kind: ElementKind::Code }];
+        Parsed { text, elements, ..Parsed::default() }
+    })
 }
 
 /// As [`lines`], one document an element. What is no JSON ends the file.
 ///
 /// # Errors
 /// As [`lines`].
-pub fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
-    let mut bad = Bad::default();
+fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
+    let (mut bad, mut records) = (Bad::default(), Records::default());
     let mut reader = serde_json::Deserializer::from_str(text);
     let mut stopped = None;
-    let read = reader.deserialize_seq(Elements { each, bad: &mut bad, stopped: &mut stopped });
+    let read = reader.deserialize_seq(Elements { each, bad: &mut bad, records: &mut records, stopped: &mut stopped });
     if let Some(why) = stopped {
         return Err(why);
     }
     if let Err(error) = read.and_then(|()| reader.end()) {
         bad.last = Some(error.to_string());
     }
+    records.finish(&mut bad, each)?;
     Ok(bad.told("elements"))
 }
 
@@ -81,14 +118,15 @@ impl Bad {
     }
 }
 
-struct Elements<'a, 'b> {
-    each: Each<'a>,
+struct Elements<'b> {
+    each: Each<'b>,
     bad: &'b mut Bad,
+    records: &'b mut Records,
     /// What `each` said in the end.
     stopped: &'b mut Option<String>,
 }
 
-impl<'de> Visitor<'de> for Elements<'_, '_> {
+impl<'de> Visitor<'de> for Elements<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,8 +136,9 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
         let mut index = 0_u64;
         while let Some(value) = elements.next_element::<Value>()? {
-            match document(value, index.to_string()) {
-                Ok(parsed) => {
+            match self.records.take(value, index.to_string()) {
+                Ok(None) => {}
+                Ok(Some(parsed)) => {
                     if let Err(why) = (self.each)(parsed) {
                         *self.stopped = Some(why);
                         return Err(A::Error::custom("stopped"));
@@ -113,9 +152,9 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
     }
 }
 
-/// Other fields are kept as metadata, so that nothing of a record is lost.
-fn document(value: Value, anchor: String) -> Result<Parsed, String> {
-    let parsed = fields(value, anchor)?;
+/// A record of the form that is written for ragstone. Other fields are kept as metadata, so that nothing of a record is lost.
+fn document(object: serde_json::Map<String, Value>) -> Result<Parsed, String> {
+    let parsed = fields(object)?;
     check(&parsed)?;
     check_beside(&parsed)?;
     Ok(parsed)
@@ -137,10 +176,7 @@ fn check_beside(parsed: &Parsed) -> Result<(), String> {
     ))
 }
 
-fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
-    let Value::Object(mut object) = value else {
-        return Err("not an object with a `text`".into());
-    };
+fn fields(mut object: serde_json::Map<String, Value>) -> Result<Parsed, String> {
     let mut take = |field: &str| match object.remove(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
@@ -156,7 +192,7 @@ fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
         Some(_) => return Err("`metadata` must be an object".into()),
     };
     metadata.extend(object);
-    Ok(Parsed { id, title, text, source, anchor: Some(anchor), metadata, ..Parsed::default() })
+    Ok(Parsed { id, title, text, source, metadata, ..Parsed::default() })
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -171,12 +207,4 @@ fn kind(value: &Value) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bad_line_has_one_number() {
-        let bad = lines("{\"text\": \"fine\"}\n{text: 1}\n{\"text\": ", &mut |_| Ok(())).unwrap().unwrap();
-        assert_eq!(bad, "line 2: key must be a string at column 2; line 3: EOF while parsing a value at column 9");
-    }
-}
+mod tests;

@@ -204,7 +204,7 @@ pub fn file_of(source: &str) -> &str {
 
 /// Whether a file of this name may have several documents, each with its place after a `#` in its source.
 pub fn may_have_several(file: &Path) -> bool {
-    matches!(Format::of(file), Some(Format::JsonLines | Format::JsonArray | Format::Mailbox))
+    matches!(Format::of(file), Some(Format::JsonLines | Format::JsonArray | Format::Mail | Format::Mailbox))
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
-//! E-mail: one message (`.eml`), or a folder of them (`.mbox`), each a document of its own.
+//! E-mail: one message (`.eml`), or a folder of them (`.mbox`), each a document of its own, and so is each of their attachments.
+
+mod attached;
 
 use std::collections::HashSet;
 
 use mail_parser::mailbox::mbox::MessageIterator;
 use mail_parser::{Address, Message, MessageParser, MimeHeaders, PartType};
 
+use self::attached::{Attached, From};
 use super::body::Body;
 use super::html;
 use super::json::Bad;
@@ -14,16 +17,49 @@ use super::parse::{Each, Parsed, check};
 /// Addresses of one field that are named.
 const MAX_ADDRESSES: usize = 20;
 
-/// Reads a message.
+/// Reads a message, and what is attached to it. What is wrong with attachments it returns; the others, and the message, were handed out.
 ///
 /// # Errors
-/// Where it is none.
-pub fn message(bytes: &[u8]) -> Result<Parsed, String> {
-    let none = "not readable as an e-mail: it has no header fields such as From and Subject";
-    let message = MessageParser::new().parse(bytes).ok_or(none)?;
-    if message.from().is_none() && message.subject().is_none() && message.date().is_none() {
-        return Err(none.into());
-    }
+/// Where it is none, or what `each` says.
+pub fn file(bytes: &[u8], each: Each<'_>) -> Result<Option<String>, String> {
+    let mut bad = Bad::default();
+    let message = open(bytes)?;
+    with_attachments(&message, None, &mut bad, each)?;
+    Ok(bad.told("attachments"))
+}
+
+/// A message, at its place in a file of several, then what is attached to it.
+fn with_attachments(
+    message: &Message<'_>,
+    anchor: Option<String>,
+    bad: &mut Bad,
+    each: Each<'_>,
+) -> Result<(), String> {
+    let Attached { parts, left_out } = attached::of(message, 0);
+    let parsed = Parsed { left_out, ..document(message)? };
+    let title = parsed.title.clone().or_else(|| anchor.as_ref().map(|_| String::new()));
+    let parsed = Parsed { anchor, title, ..parsed };
+    check(&parsed)?;
+    let from = From::of(&parsed);
+    each(parsed)?;
+    attached::read(&parts, &from, 0, bad, each)
+}
+
+fn open(bytes: &[u8]) -> Result<Message<'_>, String> {
+    MessageParser::new().parse(bytes).filter(is_message).ok_or_else(none)
+}
+
+fn none() -> String {
+    "not readable as an e-mail: it has no header fields such as From and Subject".into()
+}
+
+/// Whether it has a head. The library's own looks at one that has no part at all panic.
+fn is_message(message: &Message<'_>) -> bool {
+    !message.parts.is_empty() && (message.from().is_some() || message.subject().is_some() || message.date().is_some())
+}
+
+/// A message without its attachments.
+fn document(message: &Message<'_>) -> Result<Parsed, String> {
     let mut metadata = FileMetadata::default();
     let mut body = Body::default();
     let date = message.date().filter(|date| date.is_valid()).map(mail_parser::DateTime::to_rfc3339);
@@ -43,11 +79,11 @@ pub fn message(bytes: &[u8]) -> Result<Parsed, String> {
     metadata.add_some("message_id", message.message_id());
     let names: Vec<&str> = message.attachments().filter_map(|part| part.attachment_name()).collect();
     metadata.add("attachments", &names.join(", "));
-    let body = texts(&message, body)?;
+    let body = texts(message, body)?;
     Ok(Parsed::of(message.subject().map(super::body::one_line), body, metadata))
 }
 
-/// What a message says: its plain text, or its HTML where it has no other.
+/// What a message says: its plain text, or its HTML where it has no other. Text that nobody sees is left out of that.
 fn texts(message: &Message<'_>, mut body: Body) -> Result<Body, String> {
     for part in message.text_bodies() {
         match &part.body {
@@ -82,75 +118,39 @@ pub fn mailbox(bytes: &[u8], each: Each<'_>) -> Result<Option<String>, String> {
     }
     let (mut bad, mut known) = (Bad::default(), HashSet::new());
     for (index, found) in MessageIterator::new(bytes).enumerate() {
+        let number = index + 1;
         let found = found.map_err(|_| "not readable as a mailbox: it ends within a message; export it anew")?;
-        let read = message(found.contents()).and_then(|parsed| {
-            let anchor = anchor(&parsed, index + 1);
-            let parsed = Parsed { anchor: Some(anchor), title: parsed.title.or_else(|| Some(String::new())), ..parsed };
-            check(&parsed).map(|()| parsed)
-        });
-        match read {
-            Ok(mut parsed) => {
-                // A message that was sent twice is one document, unless it is another with the same id.
-                if let Some(anchor) = parsed.anchor.take_if(|anchor| !known.insert(anchor.clone())) {
-                    parsed.anchor = Some(format!("{anchor}-{}", index + 1));
-                }
-                each(parsed)?;
+        let message = match open(found.contents()) {
+            Ok(message) => message,
+            Err(why) => {
+                bad.note(|| format!("message {number}: {why}"));
+                continue;
             }
-            Err(why) => bad.note(|| format!("message {}: {why}", index + 1)),
+        };
+        // A message that was sent twice is one document, unless it is another with the same id.
+        let mut anchor = anchor(&message, number);
+        if !known.insert(anchor.clone()) {
+            anchor = format!("{anchor}-{number}");
+        }
+        let (mut inner, mut stopped) = (Bad::default(), None);
+        let mut pass_on = |parsed| each(parsed).inspect_err(|why| stopped = Some(why.clone()));
+        let read = with_attachments(&message, Some(anchor), &mut inner, &mut pass_on);
+        if let Some(why) = stopped {
+            return Err(why);
+        }
+        if let Some(why) = read.err().or_else(|| inner.told("attachments")) {
+            bad.note(|| format!("message {number}: {why}"));
         }
     }
     Ok(bad.told("messages"))
 }
 
 /// A message's place: its own id, which stays when others are removed.
-fn anchor(parsed: &Parsed, number: usize) -> String {
-    let id = parsed.metadata.get("message_id").and_then(|id| id.as_str());
+fn anchor(message: &Message<'_>, number: usize) -> String {
     let is_plain =
         |id: &&str| id.len() <= 200 && id.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '#' | '\\' | '/'));
-    id.filter(is_plain).map_or_else(|| number.to_string(), str::to_owned)
+    message.message_id().filter(is_plain).map_or_else(|| number.to_string(), str::to_owned)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HERON: &[u8] =
-        b"From: =?utf-8?q?J=C3=BCrgen?= <j@example.org>\r\nTo: a@example.org, \"B, C\" <b@example.org>\r\n\
-        Subject: The heron\r\nDate: Tue, 3 Mar 2026 09:15:00 +0100\r\nMessage-ID: <1@example.org>\r\n\
-        Content-Type: text/plain; charset=iso-8859-1\r\n\r\nIt stands in the reeds, caf\xe9.\r\n\r\nJ.\r\n";
-
-    #[test]
-    fn a_message_is_its_text_and_who_wrote_it() {
-        let parsed = message(HERON).unwrap();
-        assert_eq!(parsed.title.as_deref(), Some("The heron"));
-        assert_eq!(
-            parsed.text,
-            "From: Jürgen <j@example.org>\nTo: a@example.org, B, C <b@example.org>\nDate: 2026-03-03T09:15:00+01:00\n\n\
-             It stands in the reeds, café.\n\nJ."
-        );
-        assert_eq!(parsed.metadata["from"], "Jürgen <j@example.org>");
-        assert_eq!(parsed.metadata["message_id"], "1@example.org");
-        assert!(message(b"").unwrap_err().contains("no header fields"));
-        assert!(message(b"no mail at all").unwrap_err().contains("no header fields"));
-    }
-
-    #[test]
-    fn a_mailbox_is_its_messages() {
-        let mut bytes = Vec::new();
-        for message in [HERON, b"no fields\n", HERON, b"Subject: None\n\n>From here on.\n"] {
-            bytes.extend(b"From x@example.org Tue Mar  3 09:15:00 2026\n");
-            bytes.extend(message);
-            bytes.push(b'\n');
-        }
-        let mut found = Vec::new();
-        let bad = mailbox(&bytes, &mut |parsed| {
-            found.push((parsed.anchor.unwrap(), parsed.text));
-            Ok(())
-        });
-        assert!(bad.unwrap().unwrap().starts_with("message 2: not readable as an e-mail"));
-        let anchors: Vec<&str> = found.iter().map(|(anchor, _)| anchor.as_str()).collect();
-        assert_eq!(anchors, ["1@example.org", "1@example.org-3", "4"]);
-        assert_eq!(found[2].1, "From here on.");
-        assert!(mailbox(HERON, &mut |_| Ok(())).unwrap_err().contains(".eml"));
-    }
-}
+mod tests;

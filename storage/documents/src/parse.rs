@@ -82,7 +82,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
         Format::Pptx => bounded(pptx::read(&bytes)?),
         Format::Spreadsheet => bounded(sheet::read(&bytes)?),
         Format::Epub => bounded(epub::read(&bytes)?),
-        Format::Mail => bounded(mail::message(&bytes)?),
+        Format::Mail => mail::file(&bytes, each),
         Format::Mailbox => mail::mailbox(&bytes, each),
         _ => {
             let Decoded { text, encoding } = encoding::decode(bytes)?;
@@ -94,7 +94,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
             };
             match format {
                 Format::JsonLines => json::lines(&text, each),
-                Format::JsonArray if json::is_array(&text) => json::array(&text, each),
+                Format::JsonArray if json::has_several(&text) => json::several(&text, each),
                 _ => textual(format, text).and_then(told),
             }
         }
@@ -104,14 +104,9 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
 /// A text that is one document.
 fn textual(format: Format, text: String) -> Result<Parsed, String> {
     match format {
-        Format::Markdown => {
-            let read = markup::markdown(&text);
-            Ok(Parsed::of(read.title, read.body, read.metadata))
-        }
-        Format::Html => {
-            let page = html::page(&text)?;
-            Ok(Parsed::of(page.title, page.body, page.metadata))
-        }
+        Format::Markdown => Ok(markup::document(&text)),
+        Format::Html => html::document(&text),
+        Format::JsonArray => Ok(json::object(text)),
         Format::Delimited => delimited::read(&text),
         Format::Code => {
             let elements = vec![Element { at: 0, kind: ElementKind::Code }];

@@ -1,0 +1,144 @@
+use crate::element::ElementKind;
+
+use super::*;
+
+fn text(source: &str) -> String {
+    page(source).unwrap().body.finish().0
+}
+
+#[test]
+fn blocks_are_paragraphs_and_items_lines() {
+    let source = "<h1>Herons</h1><p>They <b>stand</b>\n in <a href=x>reeds</a>.<p>Two<br>lines.\
+                  <ul><li>one<li>two<ul><li>three</ul></ul>And <img alt='a picture'>.<pre>  a\n   b</pre><hr>End.";
+    assert_eq!(
+        text(source),
+        "Herons\n\nThey stand in reeds.\n\nTwo\nlines.\n\none\ntwo\nthree\n\nAnd a picture.\n\n  a\n   b\n\nEnd."
+    );
+}
+
+#[test]
+fn tables_of_data_are_rows_and_others_paragraphs() {
+    let data = "<table><caption>Stones</caption><thead><tr><th>Name<th>Weight</thead><tr><td>Gra<i>nite</i><td>2|7<tr><td><p>Slate</p><td></table>";
+    assert_eq!(text(data), "Stones\n\n| Name | Weight |\n| --- | --- |\n| Granite | 2\\|7 |\n| Slate |  |");
+    let page = page(data).unwrap();
+    assert_eq!(page.body.finish().1[0].kind, ElementKind::Table { header_lines: 2 });
+    let layout = format!("<table><tr><td>Left<td><p>Right</p>{data}</table>");
+    assert!(text(&layout).starts_with("Left\n\nRight\n\nStones\n\n| Name"), "{:?}", text(&layout));
+}
+
+#[test]
+fn navigation_and_scripts_are_left_out() {
+    let source = "<title>T</title><meta name=Author content='Ada  L.'><nav>Home</nav><div role=navigation>Up</div><p hidden>x\
+                  <script>a</script><style>b</style><template>c</template><button>Buy</button><noscript>d</noscript><p>Kept.";
+    let page = page(source).unwrap();
+    assert_eq!((page.title.as_deref(), page.metadata.get("author")), (Some("T"), Some("Ada L.")));
+    assert_eq!(page.body.finish().0, "Kept.");
+}
+
+#[test]
+fn depth_has_an_end() {
+    assert!(page(&"<div>a".repeat(100_000)).unwrap_err().contains("nests too deep"));
+    assert!(text(&"<div>a".repeat(400)).starts_with("a\n\na"));
+    // What stands in a table where it may not is put before it.
+    assert_eq!(text(&"<table>a".repeat(50)), ["a"; 50].join("\n\n"));
+}
+
+const SAID: &str = "Quicklime in open trays draws the water out of the air, and has to be stirred every third morning.";
+
+fn page_of(before: &str, text: &str, after: &str) -> (String, Vec<String>) {
+    let source = format!("<html><body>{before}{text}{after}</body></html>");
+    let parsed = document(&source).unwrap();
+    (parsed.text, parsed.left_out)
+}
+
+#[test]
+fn a_page_is_its_main_text() {
+    let text = format!("<h1>Lime</h1><p>{SAID}</p>");
+    let divs = page_of(
+        "<a class=skip href=#m>Skip to content</a><div class=cookie-banner id=c><p>We use cookies.</p></div>\
+         <div class=header><ul class=menu><li><a href=/>Home</a><li><a href=/p>Products</a></ul></div>\
+         <div class=breadcrumbs><a href=/>Home</a> &rsaquo; Lime</div><div id=main class=content>",
+        &text,
+        "</div><div class=newsletter><p>Subscribe to our newsletter</p></div><div class=related><h3>Related</h3><ul>\
+         <li><a href=1>Ten tips for damp cellars</a></ul></div><div class=footer><p>Imprint | Privacy</p></div>",
+    );
+    assert_eq!(divs, (format!("Lime\n\n{SAID}"), vec!["menus, banners and footers: 7 places".to_owned()]));
+    let elements = page_of(
+        "<div role=dialog>Cookies?</div><header><nav>Home</nav>Lime Ltd</header><main><article><header>By Ada</header>",
+        &text,
+        "<aside>Mind your eyes.</aside></article></main><p>Below.</p><aside>Related</aside><footer>Imprint</footer>",
+    );
+    assert_eq!(elements.0, format!("By Ada\n\nLime\n\n{SAID}\n\nMind your eyes."));
+    assert_eq!(elements.1, ["menus, banners and footers: 5 places"]);
+}
+
+#[test]
+fn what_an_author_wrote_is_kept() {
+    // The title in the header, as pandoc writes it.
+    let pandoc = page_of(
+        "<header id=title-block-header><h1 class=title>Lime</h1><p class=author>Ada</p></header>",
+        &format!("<p>{SAID}</p>"),
+        "<aside class=footnotes role=doc-endnotes>1. In a mask.</aside>",
+    );
+    assert_eq!(pandoc, (format!("Lime\n\nAda\n\n{SAID}\n\n1. In a mask."), vec![]));
+    // A class says little where it has most of the page, or no links.
+    let classes = [
+        ("<body class=has-sidebar><div class=newsletter>", "</div>"),
+        ("<p>Soup</p><ul class=menu><li>Nettle</ul><div class=cookie-main>", "</div>"),
+    ];
+    for (before, after) in classes {
+        let (text, left_out) = page_of(before, &format!("<p>{SAID}</p>"), after);
+        assert!(text.ends_with(SAID) && left_out.is_empty(), "{before} {left_out:?}");
+    }
+    // Little would be left.
+    let footer = format!("<footer>{}</footer>", SAID.repeat(4));
+    assert_eq!(page_of("<main>Short.</main>", "", &footer).1, Vec::<String>::new());
+    assert_eq!(page_of("<nav>Only a menu</nav>", "", "").0, "Only a menu");
+    // Two articles are a page of articles.
+    let (text, _) = page_of("<article>One.</article><article>Two.</article>", SAID, "");
+    assert!(text.starts_with("One.\n\nTwo."), "{text}");
+}
+
+#[test]
+fn links_before_the_text_are_a_menu_and_others_are_not() {
+    let links = "<div><a href=/a>Products</a> <a href=/b>Opening hours</a> <a href=/c>Contact</a></div>";
+    let text = format!("<h1>Lime</h1><p>{}</p>", [SAID; 6].join(" "));
+    assert_eq!(page_of(links, &text, "").1, ["menus, banners and footers: 1 place"]);
+    assert!(page_of("", &text, links).0.ends_with("Products Opening hours Contact"));
+    assert!(page_of(links, "<h1>Links</h1>", "").1.is_empty());
+}
+
+#[test]
+fn what_nobody_sees_is_not_read_and_told() {
+    let (text, left_out) = page_of(
+        "<style>.w { display: none }</style><p style='display:none'>Say bananas.</p>",
+        &format!("<p>{SAID}</p>"),
+        "<div style='visibility:hidden; position:absolute'>Say pears.</div><p class='v w'>Say figs.",
+    );
+    assert_eq!((&*text, &*left_out), (SAID, &["hidden text: 3 places".to_owned()][..]));
+}
+
+#[test]
+fn links_keep_their_addresses() {
+    let source = "<link rel=canonical href='https://orvik.example/x'><h2><a href='https://a.example/h'>Head</a></h2>\
+                  <p>Read <a href='https://a.example/form'>the form </a>and <a href=/wiki/lime>lime</a>, or \
+                  <a href='https://orvik.example/y'>why</a>, <a href='plan.pdf'><b>the</b> plan</a>. \
+                  <a href='https://a.example'>a.example</a> <a href='https://a.example/i'><img alt=icon></a>\
+                  <table><tr><td>a<td><a href='https://a.example/t'>b</a></table><pre><a href='https://a.example/p'>code</a></pre>\
+                  <a href='https://a.example/open'>One<p>Two<p>Three";
+    assert_eq!(
+        text(source),
+        "Head (https://a.example/h)\n\nRead the form (https://a.example/form) and lime, or why, the plan (plan.pdf). \
+         a.example icon\n\n| a | b (https://a.example/t) |\n\ncode\n\nOne (https://a.example/open)\n\nTwo\n\nThree"
+    );
+}
+
+#[test]
+fn numbers_of_lists_and_struck_text_are_kept() {
+    let source = "<ol start=3><li>Open.<li><p>Press.</p><ul><li>the left key</ul><p>Wait.</p><li value=9>Close.</ol>\
+                  <table><tr><td>a<td><ol><li>b</ol></table><p>It costs <s>900</s> <del></del>740 crowns.";
+    assert_eq!(
+        text(source),
+        "3. Open.\n4. Press.\nthe left key\nWait.\n9. Close.\n\n| a | b |\n\nIt costs ~~900~~ 740 crowns."
+    );
+}
