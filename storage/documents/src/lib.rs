@@ -176,6 +176,13 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
         }
         (false, _) => title::of_file(title, path, place.within),
     };
+    let mut metadata = metadata;
+    if let Some(within) = place.within {
+        // For filters; what a file says of itself goes first.
+        let folder = within.parent().map(shown).unwrap_or_default();
+        metadata.entry("path").or_insert_with(|| shown(within).into());
+        metadata.entry("folder").or_insert_with(|| folder.into());
+    }
     let source = source.unwrap_or_else(|| match &anchor {
         Some(anchor) => format!("{}#{anchor}", shown(path)),
         None => shown(path),
