@@ -4,10 +4,12 @@
 //! Blocking. A file that cannot be read is one clear error and costs nothing else: whatever has a parser is parsed by a
 //! process of its own ([`child`]), with limits on its memory and time. Plain text has none.
 
+mod address;
 mod archive;
 mod body;
 #[cfg(unix)]
 pub mod child;
+mod counting;
 mod delimited;
 mod document;
 mod docx;
@@ -19,8 +21,10 @@ mod format;
 #[cfg(test)]
 #[path = "../../../tests/fuzz/driver.rs"]
 mod fuzz;
+mod header;
 mod html;
 mod json;
+mod left_out;
 #[cfg(unix)]
 mod limits;
 mod mail;
@@ -33,6 +37,7 @@ mod pdf;
 mod pptx;
 #[cfg(unix)]
 mod process;
+mod relations;
 mod sheet;
 mod xml;
 
