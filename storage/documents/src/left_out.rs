@@ -19,11 +19,11 @@ impl LeftOut {
     }
 
     /// `2 hidden slides`.
-    pub fn slides(&mut self, count: usize) {
+    pub fn count(&mut self, one: &str, several: &str, count: usize) {
         match count {
             0 => {}
-            1 => self.0.push("1 hidden slide".into()),
-            _ => self.0.push(format!("{count} hidden slides")),
+            1 => self.0.push(format!("1 {one}")),
+            _ => self.0.push(format!("{count} {several}")),
         }
     }
 
@@ -61,7 +61,7 @@ mod tests {
         left.places("struck text", 0);
         left.places("hidden text", 1);
         left.places("struck text", 2);
-        left.slides(2);
+        left.count("hidden slide", "hidden slides", 2);
         left.names("hidden sheet", "hidden sheets", &["Costs".into()]);
         left.names("hidden sheet", "hidden sheets", &vec!["é".repeat(100); 7]);
         let notes = left.into_notes();

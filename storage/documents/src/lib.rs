@@ -1,5 +1,5 @@
-//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, PDF, Word, PowerPoint, Excel, OpenDocument sheets, EPUB,
-//! e-mail.
+//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, XML, PDF, Word, RTF, PowerPoint, Excel, OpenDocument,
+//! EPUB, e-mail, subtitles, notebooks.
 //!
 //! Blocking. A file that cannot be read is one clear error and costs nothing else: whatever has a parser is parsed by a
 //! process of its own ([`child`]), with limits on its memory and time. Plain text has none.
@@ -29,8 +29,10 @@ mod left_out;
 mod limits;
 mod mail;
 mod markup;
+mod mdx;
 mod metadata;
 mod name;
+mod notebook;
 mod open;
 mod parse;
 mod pdf;
@@ -38,8 +40,12 @@ mod pptx;
 #[cfg(unix)]
 mod process;
 mod relations;
+mod rtf;
 mod sheet;
+mod sniff;
+mod subtitles;
 mod xml;
+mod xml_text;
 
 use std::io::Read;
 use std::path::Path;
@@ -104,7 +110,7 @@ impl<P: Parser> Reader<P> {
     /// # Errors
     /// Why not all of them came. Of a file with bad records those came that are good; nothing of others that are at fault themselves.
     pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
-        let format = Format::of(&found.path).ok_or_else(unsupported)?;
+        let format = Format::of(&found.path).ok_or_else(|| unsupported(&found.path))?;
         let file = open::open(found).map_err(Unread::Skipped)?;
         let within = found.within.as_deref().and_then(|folder| found.path.strip_prefix(folder).ok());
         self.take(format, Place { path: &found.path, within }, file, each)
@@ -120,7 +126,7 @@ impl<P: Parser> Reader<P> {
         bytes: Bytes,
         each: &mut dyn FnMut(Document) -> bool,
     ) -> Result<(), Unread> {
-        let format = Format::of(name).ok_or_else(unsupported)?;
+        let format = Format::of(name).ok_or_else(|| unsupported(name))?;
         self.take(format, Place { path: name, within: None }, Opened::of(bytes), each)
     }
 
@@ -145,8 +151,9 @@ impl<P: Parser> Reader<P> {
     }
 }
 
-fn unsupported() -> Unread {
-    Unread::Skipped(format!("not a format that ragstone reads ({SUPPORTED})"))
+fn unsupported(path: &Path) -> Unread {
+    let why = Format::refusal(path).map(str::to_owned);
+    Unread::Skipped(why.unwrap_or_else(|| format!("not a format that ragstone reads ({SUPPORTED})")))
 }
 
 fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {

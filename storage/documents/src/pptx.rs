@@ -58,7 +58,7 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
         }
     }
     let mut left_out = LeftOut::default();
-    left_out.slides(hidden);
+    left_out.count("hidden slide", "hidden slides", hidden);
     Ok(Parsed { left_out: left_out.into_notes(), ..Parsed::of(xml::own_title(&metadata).or(first), body, metadata) })
 }
 
