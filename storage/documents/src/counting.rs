@@ -33,6 +33,19 @@ impl Counting {
         }
     }
 
+    /// As OpenDocument calls it: by its first number.
+    pub fn of_open_document(first: &str) -> Self {
+        match first {
+            "" => Self::Nothing,
+            "a" => Self::LowerLetter,
+            "A" => Self::UpperLetter,
+            "i" => Self::LowerRoman,
+            "I" => Self::UpperRoman,
+            "01" => Self::PaddedDecimal,
+            _ => Self::Decimal,
+        }
+    }
+
     /// A number as text.
     pub fn write(self, number: u32) -> String {
         match self {

@@ -28,6 +28,8 @@ pub enum Format {
     Pptx,
     /// Of Excel or OpenDocument.
     Spreadsheet,
+    /// A text or a presentation of OpenDocument.
+    OpenText,
     Rtf,
     Xml,
     /// SRT and WebVTT.
@@ -42,7 +44,7 @@ pub enum Format {
 }
 
 /// For people: what `ragstone` reads.
-pub const SUPPORTED: &str = ".txt .rst .adoc .tex .log .md .mdx .html .xhtml .xml .jsonl .json .csv .tsv .pdf .docx .rtf .pptx .xlsx .xls \
+pub const SUPPORTED: &str = ".txt .rst .adoc .tex .log .md .mdx .html .xhtml .xml .jsonl .json .csv .tsv .pdf .docx .odt .rtf .pptx .odp .xlsx .xls \
                              .ods .epub .eml .mbox .srt .vtt .ipynb, source code, and text without an ending";
 
 /// Names without an ending that people give to texts, in small letters.
@@ -125,6 +127,7 @@ impl Format {
             "pdf" => Self::Pdf,
             "docx" | "docm" => Self::Docx,
             "doc" | "dot" => Self::OldWord,
+            "odt" | "ott" | "odp" | "otp" => Self::OpenText,
             "rtf" => Self::Rtf,
             "xml" | "rss" | "atom" | "dbk" | "docbook" | "opml" => Self::Xml,
             "srt" | "vtt" => Self::Subtitles,

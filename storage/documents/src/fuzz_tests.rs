@@ -79,10 +79,17 @@ fn any_mail_is_read_or_refused() {
 
 #[test]
 fn any_archive_is_read_or_refused() {
+    let odt = archive::zipped(&[(
+        "content.xml",
+        "<d xmlns:t=\"t\"><body><text><t:h t:outline-level=\"1\">A</t:h><list><list-item><p>b<s c=\"3\"/></p></list-item></list>\
+         <table><table-row><table-cell number-rows-spanned=\"2\"><p>c</p></table-cell></table-row></table></text></body></d>",
+    )]);
     for (name, format, file) in [
         ("docx", Format::Docx, &include_bytes!("fixtures/works.docx")[..]),
         ("xlsx", Format::Spreadsheet, include_bytes!("fixtures/stones.xlsx")),
         ("epub", Format::Epub, include_bytes!("fixtures/orvik.epub")),
+        ("odt", Format::OpenText, &odt),
+        ("pptx", Format::Pptx, include_bytes!("fixtures/herons.pptx")),
     ] {
         fuzz(name, &[file.to_vec()], |bytes| match documents(format, bytes) {
             Ok(_) => true,

@@ -34,6 +34,7 @@ mod metadata;
 mod name;
 mod notebook;
 mod open;
+mod open_text;
 mod parse;
 mod pdf;
 mod pptx;

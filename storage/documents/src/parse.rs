@@ -10,7 +10,8 @@ use super::encoding::{self, Decoded};
 use super::metadata::FileMetadata;
 use super::open::MAX_BYTES;
 use super::{
-    Format, delimited, docx, epub, html, json, mail, markup, mdx, notebook, pdf, pptx, rtf, sheet, subtitles, xml_text,
+    Format, delimited, docx, epub, html, json, mail, markup, mdx, notebook, open_text, pdf, pptx, rtf, sheet,
+    subtitles, xml_text,
 };
 
 /// Title and source stand beside each of a document's passages: long ones would be kept as often.
@@ -87,6 +88,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
         Format::OldWord if bytes.starts_with(b"PK") => bounded(docx::read(&bytes)?),
         Format::OldWord if !rtf::is_rtf(&bytes) => Err(OLD_WORD.into()),
         Format::Rtf | Format::OldWord => bounded(rtf::read(&bytes)?),
+        Format::OpenText => bounded(open_text::read(&bytes)?),
         Format::Pptx => bounded(pptx::read(&bytes)?),
         Format::Spreadsheet => bounded(sheet::read(&bytes)?),
         Format::Epub => bounded(epub::read(&bytes)?),
