@@ -25,6 +25,10 @@ use super::xml::{self, attribute, below, child, name};
 const DOCUMENT: &str = "word/document.xml";
 /// Tables and boxes in one another.
 const MAX_DEPTH: usize = 32;
+/// Columns of one cell: Word has no more.
+const MAX_COLUMNS: usize = 63;
+/// Of a cell that is said in each of its rows.
+const MAX_SPANNED_BYTES: usize = 200;
 
 /// Reads a document.
 ///
@@ -175,15 +179,23 @@ impl Reading {
         self.numbering.next(&number, place.level, style)
     }
 
+    /// What goes down over several rows is said in each; what goes over several columns once.
     fn rows(&mut self, table: Node<'_, '_>, depth: usize) -> Result<Vec<Vec<String>>, String> {
         bounded(depth)?;
-        let mut rows = Vec::new();
-        for row in table.children().filter(|node| name(*node) == "tr") {
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        for row in wrapped(table, "tr") {
             let mut cells = Vec::new();
-            for cell in row.children().filter(|node| name(*node) == "tc") {
+            for cell in wrapped(row, "tc") {
+                let properties = child(cell, "tcPr");
+                let merge = properties.and_then(|node| child(node, "vMerge"));
+                let goes_on = merge.is_some_and(|merge| attribute(merge, "val") != Some("restart"));
+                let above = rows.last().and_then(|row| row.get(cells.len()));
+                let above = above.filter(|above| goes_on && above.len() <= MAX_SPANNED_BYTES).cloned();
                 let mut text = String::new();
                 self.cell(cell, depth, &mut text)?;
-                cells.push(text);
+                cells.push(above.filter(|_| text.trim().is_empty()).unwrap_or(text));
+                let span = properties.and_then(|node| attribute(child(node, "gridSpan")?, "val")?.parse().ok());
+                cells.extend((1..span.unwrap_or(1).min(MAX_COLUMNS)).map(|_| String::new()));
             }
             rows.push(cells);
         }
@@ -215,6 +227,19 @@ fn bounded(depth: usize) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Children of this name, also those in fields to fill in.
+fn wrapped<'a, 'i>(parent: Node<'a, 'i>, wanted: &str) -> Vec<Node<'a, 'i>> {
+    let (mut found, mut waiting) = (Vec::new(), parent.children().rev().collect::<Vec<_>>());
+    while let Some(node) = waiting.pop() {
+        match name(node) {
+            own if own == wanted => found.push(node),
+            "sdt" | "sdtContent" | "ins" | "customXml" => waiting.extend(node.children().rev()),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// Whether its end is deleted or hidden, so that it is no item of its own.

@@ -15,6 +15,8 @@ use super::relations::{self, Relation};
 use super::xml::{self, attribute, below, child, name};
 
 const PRESENTATION: &str = "ppt/presentation.xml";
+/// Of a cell that is said in each of its rows.
+const MAX_SPANNED_BYTES: usize = 200;
 
 /// Reads a presentation.
 ///
@@ -113,8 +115,9 @@ fn rows(table: Node<'_, '_>, links: &HashMap<String, Relation>) -> Vec<Vec<Strin
     let mut rows: Vec<Vec<String>> = Vec::new();
     for row in table.children().filter(|node| name(*node) == "tr") {
         let mut cells = Vec::new();
+        let said = |above: &&String| above.len() <= MAX_SPANNED_BYTES;
         for (column, cell) in row.children().filter(|node| name(*node) == "tc").enumerate() {
-            let above = rows.last().and_then(|row| row.get(column));
+            let above = rows.last().and_then(|row| row.get(column)).filter(said);
             cells.push(match (attribute(cell, "vMerge"), above) {
                 (Some("1" | "true"), Some(above)) => above.clone(),
                 _ => child(cell, "txBody").map(|body| one_line(&paragraphs(body, links).join(" "))).unwrap_or_default(),

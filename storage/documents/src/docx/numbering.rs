@@ -31,8 +31,6 @@ struct Level {
 #[derive(Debug, Default)]
 struct Definition {
     levels: HashMap<usize, Level>,
-    /// The style that it stands for.
-    styled: Option<String>,
     /// The style whose definition is meant.
     style: Option<String>,
 }
@@ -49,6 +47,8 @@ struct List {
 #[derive(Debug, Default)]
 pub struct Numbering {
     definitions: HashMap<String, Definition>,
+    /// Definitions by the styles that they stand for.
+    styled: HashMap<String, String>,
     lists: HashMap<String, List>,
     /// By definition: lists of one definition go on counting.
     counts: HashMap<String, [Option<u32>; LEVELS]>,
@@ -67,6 +67,9 @@ impl Numbering {
         for node in parsed.root_element().children() {
             match (name(node), attribute(node, "abstractNumId"), attribute(node, "numId")) {
                 ("abstractNum", Some(id), _) => {
+                    if let Some(style) = value(node, "styleLink") {
+                        numbering.styled.insert(style.to_owned(), id.to_owned());
+                    }
                     numbering.definitions.insert(id.to_owned(), definition(node));
                 }
                 ("num", _, Some(id)) => {
@@ -94,7 +97,7 @@ impl Numbering {
         };
         let mut counts = self.counts.get(&list.definition).copied().unwrap_or_default();
         if !self.begun.contains(number) {
-            list.starts.keys().filter(|level| **level < LEVELS).for_each(|level| counts[*level] = None);
+            list.starts.keys().for_each(|level| counts[*level] = None);
         }
         counts[at] = Some(counts[at].map_or_else(|| start(at), |count| count.saturating_add(1)));
         for (below, count) in counts.iter_mut().enumerate().skip(at + 1) {
@@ -120,7 +123,7 @@ impl Numbering {
     fn definition(&self, id: &str) -> Option<&Definition> {
         let own = self.definitions.get(id)?;
         let linked = own.style.as_ref().filter(|_| own.levels.is_empty());
-        let of_style = |style: &String| self.definitions.values().find(|other| other.styled.as_ref() == Some(style));
+        let of_style = |style: &String| self.definitions.get(self.styled.get(style)?);
         Some(linked.and_then(of_style).unwrap_or(own))
     }
 }
@@ -153,7 +156,12 @@ fn value<'a>(node: Node<'a, '_>, wanted: &str) -> Option<&'a str> {
 
 fn levels(node: Node<'_, '_>) -> HashMap<usize, Level> {
     let levels = node.children().filter(|node| name(*node) == "lvl");
-    levels.filter_map(|node| Some((attribute(node, "ilvl")?.parse().ok()?, level(node)))).collect()
+    levels.filter_map(|node| Some((place(node)?, level(node)))).collect()
+}
+
+/// Which level it is about.
+fn place(node: Node<'_, '_>) -> Option<usize> {
+    attribute(node, "ilvl")?.parse().ok().filter(|at| *at < LEVELS)
 }
 
 fn level(node: Node<'_, '_>) -> Level {
@@ -168,17 +176,13 @@ fn level(node: Node<'_, '_>) -> Level {
 }
 
 fn definition(node: Node<'_, '_>) -> Definition {
-    Definition {
-        levels: levels(node),
-        styled: value(node, "styleLink").map(str::to_owned),
-        style: value(node, "numStyleLink").map(str::to_owned),
-    }
+    Definition { levels: levels(node), style: value(node, "numStyleLink").map(str::to_owned) }
 }
 
 fn list(node: Node<'_, '_>) -> List {
     let mut list = List { definition: value(node, "abstractNumId").unwrap_or_default().to_owned(), ..List::default() };
     for own in node.children().filter(|node| name(*node) == "lvlOverride") {
-        let Some(at) = attribute(own, "ilvl").and_then(|at| at.parse().ok()) else { continue };
+        let Some(at) = place(own) else { continue };
         if let Some(start) = value(own, "startOverride").and_then(|start| start.parse().ok()) {
             list.starts.insert(at, start);
         }

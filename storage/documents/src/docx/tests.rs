@@ -151,3 +151,25 @@ fn notes_are_read_as_text_is() {
     let body = r#"<w:p><w:r><w:t>Rent</w:t></w:r><w:r><w:footnoteReference w:id="1"/></w:r></w:p>"#;
     assert_eq!(docx(body, &[("word/footnotes.xml", notes)]).text, "Rent (Old rent)");
 }
+
+#[test]
+fn merged_cells_are_said_in_each_row() {
+    let cell =
+        |look: &str, text: &str| format!("<w:tc><w:tcPr>{look}</w:tcPr><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>");
+    let row = |cells: &[String]| format!("<w:tr>{}</w:tr>", cells.concat());
+    let body = [
+        "<w:tbl>".into(),
+        row(&[cell("", "Hall"), cell("", "Thing"), cell("", "Pieces")]),
+        row(&[cell("<w:vMerge w:val=\"restart\"/>", "North"), cell("", "Rake"), cell("", "4")]),
+        format!(
+            "<w:sdt><w:sdtContent>{}</w:sdtContent></w:sdt>",
+            row(&[cell("<w:vMerge/>", ""), cell("", "Hoe"), cell("", "9")])
+        ),
+        row(&[cell("<w:gridSpan w:val=\"2\"/>", "All"), cell("", "13")]),
+        "</w:tbl>".into(),
+    ];
+    assert_eq!(
+        docx(&body.concat(), &[]).text,
+        "| Hall | Thing | Pieces |\n| --- | --- | --- |\n| North | Rake | 4 |\n| North | Hoe | 9 |\n| All |  | 13 |"
+    );
+}
