@@ -2,6 +2,8 @@
 
 /// A longer tag is none.
 const MAX_TAG_BYTES: usize = 10_000;
+/// A text with so many marks that begin no tag has none: each costs a look for its end.
+const MOST_NO_TAGS: usize = 10_000;
 /// Attributes that people see.
 const SHOWN: &[&str] = &["title", "label", "summary", "caption", "heading"];
 
@@ -60,6 +62,8 @@ struct Reading {
     /// How deep in components the text is, and how far in their content stands.
     depth: usize,
     indent: usize,
+    /// How often what began as a tag was none.
+    no_tags: usize,
 }
 
 impl Reading {
@@ -100,12 +104,15 @@ impl Reading {
                         }
                     }
                 }
-                Some('<') => match tag(mark) {
+                Some('<') => match tag(mark, self.no_tags) {
                     Some(tag) => {
                         self.component(tag, before);
                         &mark[tag.len()..]
                     }
-                    None => self.take(mark),
+                    None => {
+                        self.no_tags += 1;
+                        self.take(mark)
+                    }
                 },
                 Some(_) => self.take(mark),
                 None => "",
@@ -141,8 +148,8 @@ impl Reading {
 }
 
 /// The tag of a component that a text begins with, or of a fragment; those of HTML are Markdown's.
-fn tag(text: &str) -> Option<&str> {
-    let name = text.strip_prefix('<')?;
+fn tag(text: &str, no_tags: usize) -> Option<&str> {
+    let name = text.strip_prefix('<').filter(|_| no_tags < MOST_NO_TAGS)?;
     let name = name.strip_prefix('/').unwrap_or(name);
     if !name.starts_with(|c: char| c.is_ascii_uppercase() || c == '>') {
         return None;

@@ -8,7 +8,7 @@ use super::parse::Parsed;
 const PARAGRAPH_BYTES: usize = 500;
 /// Or where nothing is said for so long.
 const PAUSE_SECONDS: u64 = 5;
-const MAX_MARK_BYTES: usize = 200;
+const MAX_MARK_BYTES: usize = 100;
 
 /// Reads subtitles; a text without any is a text.
 pub fn read(text: &str) -> Parsed {
