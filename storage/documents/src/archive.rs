@@ -61,6 +61,11 @@ impl<'a> Archive<'a> {
         self.zip.index_for_name(name).is_some()
     }
 
+    /// Whether a folder of this name, with `/` at its end, has any part.
+    pub fn has_under(&self, folder: &str) -> bool {
+        self.zip.file_names().flatten().any(|name| name.starts_with(folder))
+    }
+
     /// A part's bytes, if there is such a part.
     ///
     /// # Errors
@@ -113,6 +118,18 @@ pub fn resolve(from: &str, link: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
+}
+
+/// A file of these parts, for tests of the formats.
+#[cfg(test)]
+pub fn zipped(parts: &[(&str, &str)]) -> Vec<u8> {
+    use std::io::Write;
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, text) in parts {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default()).expect("begun");
+        zip.write_all(text.as_bytes()).expect("written");
+    }
+    zip.finish().expect("finished").into_inner()
 }
 
 #[cfg(test)]

@@ -1,58 +1,165 @@
-//! CSV, TSV and their like: one table, whose first row is its header; of one column, lines.
+//! CSV, TSV and their like: one table with its header, and above it the lines that exports begin with; of one column, lines.
 
-use super::body::Body;
+use std::collections::BTreeMap;
+
+use super::body::{Body, one_line};
+use super::header::{self, Row, SAMPLE_ROWS, Start};
 use super::metadata::FileMetadata;
 use super::parse::Parsed;
 
-/// What the delimiter is guessed from.
-const SAMPLE_LINES: usize = 20;
-const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
+/// Where two cut a text alike, the earlier one does: commas stand in texts, too.
+const DELIMITERS: [u8; 4] = [b'\t', b';', b'|', b','];
+/// Cells of a row that are looked at for the header.
+const SAMPLE_CELLS: usize = 1000;
 
 /// Reads a table.
 ///
 /// # Errors
 /// Where a row cannot be read.
 pub fn read(text: &str) -> Result<Parsed, String> {
-    let mut reader = csv::ReaderBuilder::new()
-        .delimiter(delimiter(text))
-        .has_headers(false)
-        .flexible(true)
-        .from_reader(text.as_bytes());
-    let mut body = Body::default();
-    let (mut record, mut is_first, mut is_table) = (csv::StringRecord::new(), true, false);
-    while reader.read_record(&mut record).map_err(|error| format!("not readable as CSV: {error}"))? {
-        if record.iter().all(|cell| cell.trim().is_empty()) {
-            continue;
-        }
-        if is_first && record.len() > 1 {
-            is_table = true;
-            body.begin_table(true);
-        }
-        if is_table {
-            body.row(record.iter(), is_first);
+    let (said, text) = said_delimiter(text);
+    let Some(delimiter) = said.or_else(|| guessed_delimiter(text)) else { return Ok(lines(text)) };
+    let Start { above, has_header } = header::start(&sample(text, delimiter)?);
+    let (mut body, mut rows) = (Body::default(), 0);
+    each(text, delimiter, |record| {
+        if rows < above {
+            let cells: Vec<String> = record.iter().map(one_line).filter(|cell| !cell.is_empty()).collect();
+            body.line(&cells.join(if delimiter == b',' { ", " } else { " " }));
         } else {
-            record.iter().for_each(|cell| body.line(cell));
+            if rows == above {
+                body.begin_table(has_header);
+            }
+            body.row(record.iter(), has_header && rows == above);
         }
-        is_first = false;
-    }
+        rows += 1;
+        true
+    })?;
     Ok(Parsed::of(None, body, FileMetadata::default()))
 }
 
-/// The one that cuts the first lines into most parts, equally many each.
-fn delimiter(text: &str) -> u8 {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).take(SAMPLE_LINES).collect();
-    let score = |delimiter: u8| {
-        let counts = || lines.iter().map(|line| line.bytes().filter(|byte| *byte == delimiter).count());
-        let first = counts().next().unwrap_or(0);
-        // How many lines have as many as the first one counts before how many they have.
-        if first == 0 { (0, 0) } else { (counts().filter(|count| *count == first).count(), first) }
+fn lines(text: &str) -> Parsed {
+    let mut body = Body::default();
+    let mut reader = reader(text, b'\n');
+    let mut record = csv::StringRecord::new();
+    while let Ok(true) = reader.read_record(&mut record) {
+        record.iter().for_each(|cell| body.line(cell));
+    }
+    Parsed::of(None, body, FileMetadata::default())
+}
+
+/// The delimiter that a first line such as `sep=;` says, and the text below it.
+fn said_delimiter(text: &str) -> (Option<u8>, &str) {
+    let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let line = line.trim_end_matches('\r').trim_matches('"');
+    let said = line.get(..4).filter(|head| head.eq_ignore_ascii_case("sep=")).and_then(|_| line.as_bytes().get(4));
+    // Other programs leave the delimiters of the table behind it.
+    match said {
+        Some(delimiter) if line.bytes().skip(5).all(|byte| byte == *delimiter) && is_delimiter(*delimiter) => {
+            (Some(*delimiter), rest)
+        }
+        _ => (None, text),
+    }
+}
+
+fn is_delimiter(byte: u8) -> bool {
+    byte.is_ascii() && !byte.is_ascii_alphanumeric() && !matches!(byte, b'"' | b'\n' | b'\r')
+}
+
+fn reader(text: &str, delimiter: u8) -> csv::Reader<&[u8]> {
+    csv::ReaderBuilder::new().delimiter(delimiter).has_headers(false).flexible(true).from_reader(text.as_bytes())
+}
+
+/// Hands rows that are not blank to `take`, until it wants no more.
+fn each(text: &str, delimiter: u8, mut take: impl FnMut(&csv::StringRecord) -> bool) -> Result<(), String> {
+    let mut reader = reader(text, delimiter);
+    let mut record = csv::StringRecord::new();
+    while reader.read_record(&mut record).map_err(|error| format!("not readable as CSV: {error}"))? {
+        if record.iter().any(|cell| !cell.trim().is_empty()) && !take(&record) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn sample(text: &str, delimiter: u8) -> Result<Vec<Row>, String> {
+    let (mut rows, mut next_line) = (Vec::new(), None);
+    each(text, delimiter, |record| {
+        let cells = record.iter().zip(0..).take(SAMPLE_CELLS).filter(|(cell, _)| !cell.trim().is_empty());
+        let cells: Vec<(u32, String)> = cells.map(|(cell, column)| (column, cell.to_owned())).collect();
+        let line = record.position().map_or(0, csv::Position::line);
+        let is_after_gap = next_line.is_some_and(|next| line > next);
+        next_line = Some(line + 1 + record.iter().map(|cell| cell.matches('\n').count() as u64).sum::<u64>());
+        rows.push(Row { is_after_gap, cells });
+        rows.len() < SAMPLE_ROWS
+    })?;
+    Ok(rows)
+}
+
+/// How a delimiter cuts a text.
+struct Cut {
+    delimiter: u8,
+    /// Rows of the most frequent number of cells, from 2 on, for each thousand rows.
+    share: usize,
+    cells: usize,
+    /// Whether the delimiters are mostly those of prose and numbers: `1,5`, `Lind, Ada`.
+    is_prose: bool,
+}
+
+/// The one that cuts most rows into equally many parts, as many as can be; `None` where there is one column.
+fn guessed_delimiter(text: &str) -> Option<u8> {
+    let mut cuts: Vec<Cut> = DELIMITERS.into_iter().filter_map(|delimiter| cut(text, delimiter)).collect();
+    let best = cuts.iter().map(|cut| cut.share).max()?;
+    cuts.retain(|cut| 10 * cut.share >= 7 * best);
+    if cuts.iter().any(|cut| !cut.is_prose) {
+        cuts.retain(|cut| !cut.is_prose);
+    }
+    let first = cuts.into_iter().rev().max_by_key(|cut| (cut.share * (cut.cells - 1), cut.cells))?;
+    let is_table = first.share >= 500 || {
+        let mut head = 0;
+        each(text, first.delimiter, |record| {
+            head = record.len();
+            false
+        })
+        .ok()?;
+        head > 1
     };
-    DELIMITERS.into_iter().rev().max_by_key(|delimiter| score(*delimiter)).unwrap_or(b',')
+    is_table.then_some(first.delimiter)
+}
+
+fn cut(text: &str, delimiter: u8) -> Option<Cut> {
+    let delimiters = text.bytes().filter(|byte| *byte == delimiter).count();
+    if delimiters == 0 {
+        return None;
+    }
+    let (mut counts, mut rows) = (BTreeMap::<usize, usize>::new(), 0);
+    let mut reader = reader(text, delimiter);
+    let mut record = csv::ByteRecord::new();
+    while let Ok(true) = reader.read_byte_record(&mut record) {
+        if record.iter().any(|cell| !cell.trim_ascii().is_empty()) {
+            *counts.entry(record.len()).or_default() += 1;
+            rows += 1;
+        }
+    }
+    let (cells, most) = counts.into_iter().filter(|(cells, _)| *cells > 1).max_by_key(|(_, rows)| *rows)?;
+    let is_prose = delimiter == b',' && {
+        let is_of_prose = |at: usize| {
+            let byte = |at: Option<usize>| at.and_then(|at| text.as_bytes().get(at)).copied().unwrap_or_default();
+            let (before, after) = (byte(at.checked_sub(1)), byte(Some(at + 1)));
+            after == b' ' || before.is_ascii_digit() && after.is_ascii_digit()
+        };
+        let prose = text.match_indices(',').filter(|(at, _)| is_of_prose(*at)).count();
+        2 * prose > delimiters
+    };
+    Some(Cut { delimiter, share: 1000 * most / rows, cells, is_prose })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn text(source: &str) -> String {
+        read(source).unwrap().text
+    }
 
     #[test]
     fn whatever_stands_between_cells() {
@@ -61,10 +168,56 @@ mod tests {
             "stone,weight\n\"granite, grey\",2\nslate\n",
             "stone;weight\r\n\r\ngranite, grey;2\r\nslate",
             "stone\tweight\ngranite, grey\t2\nslate",
+            "sep=;\r\nstone;weight\r\ngranite, grey;2\r\nslate",
+            "\"SEP=|\"\nstone|weight\ngranite, grey|2\nslate",
+            "sep=;;\nstone;weight\ngranite, grey;2\nslate",
         ] {
-            assert_eq!(read(source).unwrap().text, expected, "{source}");
+            assert_eq!(text(source), expected, "{source}");
         }
-        assert_eq!(read("\n").unwrap().text, "");
-        assert_eq!(read("stone\ngranite\n").unwrap().text, "stone\ngranite");
+        assert_eq!(text("\n"), "");
+        assert_eq!(text("sep=;"), "");
+        assert_eq!(text("stone\ngranite\n"), "stone\ngranite");
+        assert_eq!(text("name\n\"Lind, Ada\"\nHolm, Jo\nBo\nCy\nDi"), "name\nLind, Ada\nHolm, Jo\nBo\nCy\nDi");
+        assert_eq!(text("sep=late\nstone"), "sep=late\nstone");
+    }
+
+    #[test]
+    fn commas_within_cells_cut_nothing() {
+        assert_eq!(
+            text("Titre, sous-titre;Auteur, rôle;Rayon\nLe phare, ou la nuit;Ada, autrice;F52\n"),
+            "| Titre, sous-titre | Auteur, rôle | Rayon |\n| --- | --- | --- |\n| Le phare, ou la nuit | Ada, autrice | F52 |"
+        );
+        assert_eq!(
+            text("Preis;Menge\n1,50;2,25\n3,75;4,5\n"),
+            "| Preis | Menge |\n| --- | --- |\n| 1,50 | 2,25 |\n| 3,75 | 4,5 |"
+        );
+        assert_eq!(
+            text("Ort;Preis\nBonn;1,50\nUlm;2,25"),
+            "| Ort | Preis |\n| --- | --- |\n| Bonn | 1,50 |\n| Ulm | 2,25 |"
+        );
+        // But these do.
+        assert_eq!(text("a,b,c\n1,2,3\n4,5,6"), "| a | b | c |\n| --- | --- | --- |\n| 1 | 2 | 3 |\n| 4 | 5 | 6 |");
+        assert_eq!(text("a, b\nx; y, z\n"), "| a | b |\n| --- | --- |\n| x; y | z |");
+    }
+
+    #[test]
+    fn lines_before_the_header_are_text() {
+        assert_eq!(
+            text(
+                "Kontoauszug\nKonto;DE00\nZeitraum;Mai\n\nTag;Wer;Betrag;Zweck\n2.5.2024;Ada;-1,50;Tee\n3.5.2024;Bo;-2,5;Gas\n"
+            ),
+            "Kontoauszug\nKonto DE00\nZeitraum Mai\n\n| Tag | Wer | Betrag | Zweck |\n| --- | --- | --- | --- |\n\
+             | 2.5.2024 | Ada | -1,50 | Tee |\n| 3.5.2024 | Bo | -2,5 | Gas |"
+        );
+        // Programs fill such lines up.
+        assert_eq!(
+            text("Konto;DE00;;\n;;;\nTag;Wer;Betrag;Zweck\n2.5.2024;Ada;-1,50;Tee\n3.5.2024;Bo;-2,5;Gas\n"),
+            "Konto DE00\n\n| Tag | Wer | Betrag | Zweck |\n| --- | --- | --- | --- |\n| 2.5.2024 | Ada | -1,50 | Tee |\n\
+             | 3.5.2024 | Bo | -2,5 | Gas |"
+        );
+        assert_eq!(
+            text("Station, north\nLogger 4.2\n\ntime,wind\n00:00,30 km/h\n00:20,40 km/h\n"),
+            "Station, north\nLogger 4.2\n\n| time | wind |\n| --- | --- |\n| 00:00 | 30 km/h |\n| 00:20 | 40 km/h |"
+        );
     }
 }

@@ -1,18 +1,34 @@
-//! Word documents: headings, paragraphs, lists, tables and notes. What was deleted, page headers and tables of contents are left out.
+//! Word documents: headings, paragraphs, lists with their numbers, tables, links and notes. What was deleted, struck or hidden, page headers
+//! and tables of contents are left out.
+
+mod numbering;
+mod runs;
+mod styles;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 
 use roxmltree::Node;
 
+use self::numbering::Numbering;
+use self::runs::{Places, Runs};
+use self::styles::{Kind, ListPlace, Look, Styles};
 use super::archive::Archive;
-use super::body::Body;
+use super::body::{Body, one_line};
+use super::left_out::LeftOut;
 use super::metadata::FileMetadata;
 use super::parse::Parsed;
+use super::relations::{self, Relation};
 use super::xml::{self, attribute, below, child, name};
 
 const DOCUMENT: &str = "word/document.xml";
 /// Tables and boxes in one another.
 const MAX_DEPTH: usize = 32;
+/// Columns of one cell: Word has no more.
+const MAX_COLUMNS: usize = 63;
+/// Of a cell that is said in each of its rows.
+const MAX_SPANNED_BYTES: usize = 200;
 
 /// Reads a document.
 ///
@@ -22,24 +38,38 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     let mut archive = Archive::open(bytes, "DOCX")?;
     let document = archive.text(DOCUMENT)?.ok_or_else(|| format!("not readable as DOCX: it has no `{DOCUMENT}`"))?;
     let metadata = core_properties(&mut archive)?;
-    let styles = archive.text("word/styles.xml")?.map(|text| styles(&text)).transpose()?.unwrap_or_default();
-    let mut notes = HashMap::new();
-    for (part, kind) in [("word/footnotes.xml", "footnote"), ("word/endnotes.xml", "endnote")] {
-        if let Some(text) = archive.text(part)? {
-            let parsed = xml::parse(&text, part)?;
-            for note in parsed.descendants().filter(|node| name(*node) == kind && attribute(*node, "type").is_none()) {
-                let id = attribute(note, "id").unwrap_or_default();
-                notes.insert(format!("{kind} {id}"), super::body::one_line(&xml::text(note)));
-            }
-        }
-    }
+    let styles = archive.text("word/styles.xml")?.map(|text| Styles::read(&text)).transpose()?.unwrap_or_default();
+    let numbering = archive.text("word/numbering.xml")?.map(|text| Numbering::read(&text)).transpose()?;
+    let mut places = Places::default();
+    let notes = notes(&mut archive, &styles, &mut places)?;
+    let relations = relations::of(&mut archive, DOCUMENT)?;
     let parsed = xml::parse(&document, DOCUMENT)?;
-    let mut reading = Reading { styles, notes, body: Body::default(), title: None };
+    let numbering = numbering.unwrap_or_default();
+    let mut reading = Reading { styles, numbering, notes, relations, places, body: Body::default(), title: None };
     let body =
         child(parsed.root_element(), "body").ok_or_else(|| format!("not readable as DOCX: no body in `{DOCUMENT}`"))?;
     reading.blocks(body, 0)?;
     let title = reading.title.take().or_else(|| xml::own_title(&metadata));
-    Ok(Parsed::of(title, reading.body, metadata))
+    let mut left_out = LeftOut::default();
+    left_out.places("struck text", reading.places.struck);
+    left_out.places("hidden text", reading.places.hidden);
+    Ok(Parsed { left_out: left_out.into_notes(), ..Parsed::of(title, reading.body, metadata) })
+}
+
+/// Footnotes and endnotes, by kind and number.
+fn notes(archive: &mut Archive<'_>, styles: &Styles, places: &mut Places) -> Result<HashMap<String, String>, String> {
+    let mut notes = HashMap::new();
+    for (part, kind) in [("word/footnotes.xml", "footnote"), ("word/endnotes.xml", "endnote")] {
+        let Some(text) = archive.text(part)? else { continue };
+        let relations = relations::of(archive, part)?;
+        let runs = Runs { styles, relations: &relations, notes: &HashMap::new() };
+        let parsed = xml::parse(&text, part)?;
+        for note in parsed.descendants().filter(|node| name(*node) == kind && attribute(*node, "type").is_none()) {
+            let id = attribute(note, "id").unwrap_or_default();
+            notes.insert(format!("{kind} {id}"), one_line(&runs.text(note, Look::default(), places)));
+        }
+    }
+    Ok(notes)
 }
 
 /// What an Office file says of itself.
@@ -57,49 +87,13 @@ pub fn core_properties(archive: &mut Archive<'_>) -> Result<FileMetadata, String
     Ok(metadata)
 }
 
-/// What a paragraph of a style is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Style {
-    Title,
-    Heading(u8),
-    /// Of a table of contents.
-    Contents,
-    /// Of a list.
-    Item,
-    Code,
-}
-
-/// Styles by their ids. Word names them in its own language in ids, and in English in names.
-fn styles(text: &str) -> Result<HashMap<String, Style>, String> {
-    let parsed = xml::parse(text, "word/styles.xml")?;
-    let mut styles = HashMap::new();
-    for style in parsed.descendants().filter(|node| name(*node) == "style") {
-        let called = child(style, "name").and_then(|node| attribute(node, "val")).unwrap_or_default().to_lowercase();
-        let outline = below(style, "outlineLvl").and_then(|node| attribute(node, "val")?.parse::<u8>().ok());
-        let kind = if called == "title" {
-            Style::Title
-        } else if let Some(level) = called.strip_prefix("heading ").and_then(|level| level.parse().ok()) {
-            Style::Heading(level)
-        } else if called.starts_with("toc ") || called == "table of figures" {
-            Style::Contents
-        } else if called.contains("code") || called == "html preformatted" || called == "macro" {
-            Style::Code
-        } else if let Some(level) = outline.filter(|level| *level < 9) {
-            Style::Heading(level + 1)
-        } else if below(style, "numPr").is_some() {
-            Style::Item
-        } else {
-            continue;
-        };
-        styles.insert(attribute(style, "styleId").unwrap_or_default().to_owned(), kind);
-    }
-    Ok(styles)
-}
-
 struct Reading {
-    styles: HashMap<String, Style>,
+    styles: Styles,
+    numbering: Numbering,
     /// Footnotes and endnotes.
     notes: HashMap<String, String>,
+    relations: HashMap<String, Relation>,
+    places: Places,
     body: Body,
     title: Option<String>,
 }
@@ -107,8 +101,20 @@ struct Reading {
 /// A paragraph's text, and what it is.
 struct Paragraph {
     text: String,
-    style: Option<Style>,
+    /// Of a list: `3.`, `-`.
+    label: Option<String>,
+    kind: Option<Kind>,
     is_item: bool,
+}
+
+impl Paragraph {
+    /// With its number.
+    fn labelled(&self) -> String {
+        match &self.label {
+            Some(label) if !self.text.trim().is_empty() => format!("{label} {}", self.text.trim_start()),
+            _ => self.text.clone(),
+        }
+    }
 }
 
 impl Reading {
@@ -130,80 +136,77 @@ impl Reading {
     }
 
     fn paragraph(&mut self, node: Node<'_, '_>) {
-        let Paragraph { text, style, is_item } = self.text(node);
-        match style {
-            Some(Style::Contents) => {}
+        let paragraph = self.text(node);
+        let text = paragraph.labelled();
+        match paragraph.kind {
+            Some(Kind::Contents) => {}
             // Beside every passage already.
-            Some(Style::Title) if self.title.is_none() && self.body.len() == 0 && !text.trim().is_empty() => {
-                self.title = Some(super::body::one_line(&text));
+            Some(Kind::Title) if self.title.is_none() && self.body.len() == 0 && !text.trim().is_empty() => {
+                self.title = Some(one_line(&text));
             }
-            Some(Style::Title) => self.body.heading(1, &text),
-            Some(Style::Heading(level)) => self.body.heading(level, &text),
-            Some(Style::Code) => self.body.code_line(&text),
-            Some(Style::Item) => self.body.line(&text),
-            None if is_item => self.body.line(&text),
+            Some(Kind::Title) => self.body.heading(1, &text),
+            Some(Kind::Heading(level)) => self.body.heading(level, &text),
+            Some(Kind::Code) => self.body.code_line(&paragraph.text),
+            Some(Kind::Item) => self.body.line(&text),
+            None if paragraph.is_item => self.body.line(&text),
             None => self.body.paragraph(&text),
         }
     }
 
-    fn text(&self, node: Node<'_, '_>) -> Paragraph {
+    fn text(&mut self, node: Node<'_, '_>) -> Paragraph {
         let properties = child(node, "pPr");
         let style = properties.and_then(|node| attribute(child(node, "pStyle")?, "val"));
-        let style = style.and_then(|id| self.styles.get(id).copied());
+        let kind = style.and_then(|id| self.styles.kind(id));
         let outline = properties.and_then(|node| attribute(child(node, "outlineLvl")?, "val")?.parse::<u8>().ok());
-        let style = style.or_else(|| outline.filter(|level| *level < 9).map(|level| Style::Heading(level + 1)));
-        let mut text = String::new();
-        self.runs(node, &mut text);
-        Paragraph { text, style, is_item: properties.is_some_and(|node| child(node, "numPr").is_some()) }
+        let kind = kind.or_else(|| outline.filter(|level| *level < 9).map(|level| Kind::Heading(level + 1)));
+        let look = style.map(|id| self.styles.look(id)).unwrap_or_default();
+        let runs = Runs { styles: &self.styles, relations: &self.relations, notes: &self.notes };
+        let text = runs.text(node, look, &mut self.places);
+        let own = properties.and_then(ListPlace::of);
+        let is_listed = own.as_ref().is_some_and(|place| place.number.as_deref() != Some("0"));
+        let label = if is_uncounted(properties) { None } else { self.label(own, style) };
+        Paragraph { text, is_item: is_listed || label.is_some(), label, kind }
     }
 
-    /// The text of a paragraph's runs, in order.
-    fn runs(&self, paragraph: Node<'_, '_>, text: &mut String) {
-        let mut waiting: Vec<Node<'_, '_>> = paragraph.children().rev().collect();
-        while let Some(node) = waiting.pop() {
-            match name(node) {
-                "t" => text.push_str(&xml::text(node)),
-                "tab" | "ptab" => text.push('\t'),
-                "br" | "cr" => text.push('\n'),
-                "noBreakHyphen" => text.push('-'),
-                note @ ("footnoteReference" | "endnoteReference") => {
-                    let kind = note.trim_end_matches("Reference");
-                    let id = attribute(node, "id").unwrap_or_default();
-                    if let Some(note) = self.notes.get(&format!("{kind} {id}")).filter(|note| !note.is_empty()) {
-                        text.push_str(&format!(" ({note})"));
-                    }
-                }
-                "p" => {
-                    // Of a box that hangs on this paragraph.
-                    text.push('\n');
-                    waiting.extend(node.children().rev());
-                }
-                "" | "pPr" | "rPr" | "del" | "moveFrom" | "instrText" | "delText" | "Fallback" => {}
-                _ => waiting.extend(node.children().rev()),
-            }
-        }
+    /// The number of a paragraph, if it is one of a list.
+    fn label(&mut self, own: Option<ListPlace>, style: Option<&str>) -> Option<String> {
+        let of_style = style.and_then(|id| self.styles.place(id));
+        let place = match (own, of_style) {
+            (Some(own), Some(of_style)) => own.over(&of_style),
+            (own, of_style) => own.or(of_style)?,
+        };
+        let number = place.number.filter(|number| number != "0")?;
+        self.numbering.next(&number, place.level, style)
     }
 
-    fn rows(&self, table: Node<'_, '_>, depth: usize) -> Result<Vec<Vec<String>>, String> {
+    /// What goes down over several rows is said in each; what goes over several columns once.
+    fn rows(&mut self, table: Node<'_, '_>, depth: usize) -> Result<Vec<Vec<String>>, String> {
         bounded(depth)?;
-        let mut rows = Vec::new();
-        for row in table.children().filter(|node| name(*node) == "tr") {
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        for row in wrapped(table, "tr") {
             let mut cells = Vec::new();
-            for cell in row.children().filter(|node| name(*node) == "tc") {
+            for cell in wrapped(row, "tc") {
+                let properties = child(cell, "tcPr");
+                let merge = properties.and_then(|node| child(node, "vMerge"));
+                let goes_on = merge.is_some_and(|merge| attribute(merge, "val") != Some("restart"));
+                let above = rows.last().and_then(|row| row.get(cells.len()));
+                let above = above.filter(|above| goes_on && above.len() <= MAX_SPANNED_BYTES).cloned();
                 let mut text = String::new();
                 self.cell(cell, depth, &mut text)?;
-                cells.push(text);
+                cells.push(above.filter(|_| text.trim().is_empty()).unwrap_or(text));
+                let span = properties.and_then(|node| attribute(child(node, "gridSpan")?, "val")?.parse().ok());
+                cells.extend((1..span.unwrap_or(1).min(MAX_COLUMNS)).map(|_| String::new()));
             }
             rows.push(cells);
         }
         Ok(rows)
     }
 
-    fn cell(&self, cell: Node<'_, '_>, depth: usize, text: &mut String) -> Result<(), String> {
+    fn cell(&mut self, cell: Node<'_, '_>, depth: usize, text: &mut String) -> Result<(), String> {
         bounded(depth)?;
         for node in cell.children() {
             match name(node) {
-                "p" => text.push_str(&self.text(node).text),
+                "p" => text.push_str(&self.text(node).labelled()),
                 "tbl" => {
                     let rows = self.rows(node, depth + 1)?;
                     text.push_str(&rows.iter().map(|row| row.join(" ")).collect::<Vec<_>>().join("; "));
@@ -224,6 +227,25 @@ fn bounded(depth: usize) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Children of this name, also those in fields to fill in.
+fn wrapped<'a, 'i>(parent: Node<'a, 'i>, wanted: &str) -> Vec<Node<'a, 'i>> {
+    let (mut found, mut waiting) = (Vec::new(), parent.children().rev().collect::<Vec<_>>());
+    while let Some(node) = waiting.pop() {
+        match name(node) {
+            own if own == wanted => found.push(node),
+            "sdt" | "sdtContent" | "ins" | "customXml" => waiting.extend(node.children().rev()),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether its end is deleted or hidden, so that it is no item of its own.
+fn is_uncounted(properties: Option<Node<'_, '_>>) -> bool {
+    let mark = properties.and_then(|node| child(node, "rPr"));
+    mark.is_some_and(|mark| child(mark, "del").is_some() || Look::of(mark).hidden == Some(true))
 }
 
 fn is_contents(node: Node<'_, '_>) -> bool {

@@ -5,13 +5,16 @@ use std::fs::{DirEntry, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Format, SUPPORTED};
+use super::{Format, SUPPORTED, sniff};
 use ragstone_env::{Error, Result};
 
 /// What one ingest may find, read or not.
 const MAX_ENTRIES: usize = 250_000;
 /// Folders in one another.
 const MAX_DEPTH: usize = 64;
+
+/// Files that are left alone and named.
+const MAX_NAMED: usize = 8;
 
 /// A file to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct Found {
     pub unreadable: Vec<(PathBuf, String)>,
     /// How many files of named folders are of no kind that is read, by the endings of their names; `""`: they have none.
     pub left_alone: BTreeMap<String, usize>,
+    /// The first few of these files.
+    pub left_alone_files: Vec<PathBuf>,
     /// Hidden files and folders of named folders, which are not looked into: their names begin with a full stop.
     pub hidden: usize,
     /// Folders that were walked, as they were named, and what was named and is not there any more.
@@ -136,13 +141,30 @@ impl Walk {
     }
 
     fn add(&mut self, path: PathBuf, metadata: &Metadata, within: Option<Arc<Path>>) {
-        match Format::of(&path) {
+        let is_of_folder = within.is_some();
+        let found = FoundFile { path, within, bytes: metadata.len() };
+        let format = Format::of(&found.path);
+        // Whoever names a folder means what can be read of it.
+        if is_of_folder && format == Some(Format::Unnamed) && !(metadata.is_file() && sniff::is_text(&found)) {
+            return self.leave(found.path);
+        }
+        match (format, Format::refusal(&found.path)) {
             // Reading a pipe or a device could wait for ever.
-            Some(_) if !metadata.is_file() => self.refuse(path, "not a regular file".into()),
-            Some(_) => self.found.files.push(FoundFile { path, within, bytes: metadata.len() }),
-            // Whoever names a folder means what can be read of it.
-            None if within.is_some() => *self.found.left_alone.entry(ending(&path)).or_default() += 1,
-            None => self.refuse(path, format!("not a format that ragstone reads ({SUPPORTED})")),
+            (Some(_), _) if !metadata.is_file() => self.refuse(found.path, "not a regular file".into()),
+            (Some(_), _) => self.found.files.push(found),
+            // Keys of other programs have that ending, too.
+            (None, Some(why)) if metadata.is_file() && sniff::is_binary(&found) => {
+                self.refuse(found.path, why.into());
+            }
+            (None, _) if is_of_folder => self.leave(found.path),
+            (None, _) => self.refuse(found.path, format!("not a format that ragstone reads ({SUPPORTED})")),
+        }
+    }
+
+    fn leave(&mut self, path: PathBuf) {
+        *self.found.left_alone.entry(ending(&path)).or_default() += 1;
+        if self.found.left_alone_files.len() < MAX_NAMED {
+            self.found.left_alone_files.push(path);
         }
     }
 
@@ -239,6 +261,7 @@ mod tests {
         let unreadable: Vec<_> = found.unreadable.iter().map(|(path, _)| path.clone()).collect();
         assert_eq!(unreadable, std::slice::from_ref(&missing));
         assert_eq!((found.left_alone, found.hidden), (BTreeMap::from([(".bin".to_owned(), 1)]), 1));
+        assert_eq!(found.left_alone_files, [folder.path().join("c.bin")]);
         assert_eq!(found.folders, [folder.path(), &missing]);
         assert_eq!(found.empty, std::slice::from_ref(&missing));
         let (bare, other) = (folder.path().join("bare"), folder.path().join("other"));
@@ -250,6 +273,43 @@ mod tests {
         // One that was named itself is meant.
         let named = find_files(&[folder.path().join("c.bin")]).unwrap();
         assert!(named.unreadable[0].1.contains("not a format"), "{named:?}");
+    }
+
+    #[test]
+    fn names_without_an_ending_are_read_by_their_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1r\n";
+        for (name, content) in [
+            ("LICENSE", &b"\x00"[..]),
+            ("letter", b"Dear Ada, the mill is dry."),
+            ("tool", b"#!/bin/sh\necho done\n"),
+            ("program", b"\x7fELF\x02\x01\x01\x00 and text"),
+            ("empty", b""),
+            ("id_rsa", key.as_bytes()),
+            ("server.key", key.as_bytes()),
+            ("talk.key", b"PK\x03\x04\x00\x00"),
+            ("talk.ppt", b"\xd0\xcf\x11\xe0\x00"),
+        ] {
+            fs::write(folder.path().join(name), content).unwrap();
+        }
+        let found = find_files(&[folder.path().to_owned()]).unwrap();
+        assert_eq!(names(&found, folder.path()), ["LICENSE", "letter", "tool"]);
+        let refused: Vec<_> = found
+            .unreadable
+            .iter()
+            .map(|(path, why)| (path.file_name().unwrap().to_str().unwrap(), why.as_str()))
+            .collect();
+        assert_eq!(
+            refused,
+            [
+                ("talk.key", "a presentation of Keynote; export it as .pptx or .pdf"),
+                ("talk.ppt", "the form that PowerPoint wrote before 2007; save it as .pptx"),
+            ]
+        );
+        let left: Vec<_> = found.left_alone_files.iter().map(|path| path.file_name().unwrap()).collect();
+        assert_eq!(left, ["empty", "id_rsa", "program", "server.key"]);
+        // One that was named itself is meant.
+        assert_eq!(find_files(&[folder.path().join("id_rsa")]).unwrap().files.len(), 1);
     }
 
     #[cfg(unix)]

@@ -33,8 +33,8 @@ fn word_documents_keep_headings_lists_and_tables() {
     assert_eq!(parsed.title.as_deref(), Some("The Works"));
     assert_eq!(
         parsed.text,
-        "The works of Orvik employ 26 people.\n\nFurnaces\n\nThe old furnace\n\nIt burns charcoal.\nTap it at dawn.\n\
-         Rest it at dusk.\n\nOutput\n\n| Year | Tons |\n| --- | --- |\n| 1905 | 310 |\n| 1906 | 345 |\n\nWeighed at the gate."
+        "The works of Orvik employ 26 people.\n\nFurnaces\n\nThe old furnace\n\nIt burns charcoal.\n- Tap it at dawn.\n\
+         - Rest it at dusk.\n\nOutput\n\n| Year | Tons |\n| --- | --- |\n| 1905 | 310 |\n| 1906 | 345 |\n\nWeighed at the gate."
     );
     assert_eq!(
         kinds(&parsed),

@@ -58,6 +58,23 @@ fn any_table_is_read_or_refused() {
 }
 
 #[test]
+fn any_text_of_other_kinds_is_read_or_refused() {
+    let subtitles = "WEBVTT\n\n1\n00:01.000 --> 00:02.000\n<v Ada>One &amp; <i>two</i>\n\n00:00:02,000 --> 00:00:03,000\n{\\an8}three\n";
+    try_files("subtitles", Format::Subtitles, &[subtitles]);
+    let mdx =
+        "import { A } from \"a\"\n\n# T\n\n<A title=\"x\" b={c > 1}>\n  text {/* c */} `<B>`\n</A>\n```\ncode\n```\n";
+    try_files("mdx", Format::Mdx, &[mdx]);
+    let xml = "<?xml version=\"1.0\"?><a><title>t</title><b id=\"7\">x <c>y</c></b><table><row><entry>1</entry><entry>2</entry></row></table>\
+               <d>&lt;p&gt;q</d><ol><li>z</li></ol></a>";
+    try_files("xml", Format::Xml, &[xml]);
+    let book = r##"{"cells":[{"cell_type":"markdown","source":["# t\n","x"]},{"cell_type":"code","source":"y","outputs":[{"text":"z"}]}]}"##;
+    try_files("notebook", Format::Notebook, &[book]);
+    let rtf = "{\\rtf1\\ansi{\\fonttbl{\\f0\\fcharset204 A;}}{\\info{\\title T}}\\pard{\\listtext 1.\\tab}a\\'e9\\u8364?{\\v b}\\par\\intbl c\\cell d\\cell\\row\
+               {\\field{\\*\\fldinst HYPERLINK \"http://a\"}{\\fldrslt e}}\\par}";
+    try_files("rtf", Format::Rtf, &[rtf]);
+}
+
+#[test]
 fn any_mail_is_read_or_refused() {
     let mail = "From: \"A\" <a@example.org>\nSubject: =?utf-8?q?J=C3=BC?=\nContent-Type: multipart/mixed; boundary=x\n\n\
                 --x\nContent-Type: text/html\nContent-Transfer-Encoding: base64\n\nPHA+Yg==\n--x--\n";
@@ -68,10 +85,17 @@ fn any_mail_is_read_or_refused() {
 
 #[test]
 fn any_archive_is_read_or_refused() {
+    let odt = archive::zipped(&[(
+        "content.xml",
+        "<d xmlns:t=\"t\"><body><text><t:h t:outline-level=\"1\">A</t:h><list><list-item><p>b<s c=\"3\"/></p></list-item></list>\
+         <table><table-row><table-cell number-rows-spanned=\"2\"><p>c</p></table-cell></table-row></table></text></body></d>",
+    )]);
     for (name, format, file) in [
         ("docx", Format::Docx, &include_bytes!("fixtures/works.docx")[..]),
         ("xlsx", Format::Spreadsheet, include_bytes!("fixtures/stones.xlsx")),
         ("epub", Format::Epub, include_bytes!("fixtures/orvik.epub")),
+        ("odt", Format::OpenText, &odt),
+        ("pptx", Format::Pptx, include_bytes!("fixtures/herons.pptx")),
     ] {
         fuzz(name, &[file.to_vec()], |bytes| match documents(format, bytes) {
             Ok(_) => true,

@@ -1,13 +1,15 @@
-//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, PDF, Word, PowerPoint, Excel, OpenDocument sheets, EPUB,
-//! e-mail.
+//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, XML, PDF, Word, RTF, PowerPoint, Excel, OpenDocument,
+//! EPUB, e-mail, subtitles, notebooks.
 //!
 //! Blocking. A file that cannot be read is one clear error and costs nothing else: whatever has a parser is parsed by a
 //! process of its own ([`child`]), with limits on its memory and time. Plain text has none.
 
+mod address;
 mod archive;
 mod body;
 #[cfg(unix)]
 pub mod child;
+mod counting;
 mod delimited;
 mod document;
 mod docx;
@@ -19,23 +21,33 @@ mod format;
 #[cfg(test)]
 #[path = "../../../tests/fuzz/driver.rs"]
 mod fuzz;
+mod header;
 mod html;
 mod json;
+mod left_out;
 #[cfg(unix)]
 mod limits;
 mod mail;
 mod markup;
+mod mdx;
 mod metadata;
 mod name;
+mod notebook;
 mod open;
+mod open_text;
 mod parse;
 mod pdf;
 mod pptx;
 #[cfg(unix)]
 mod process;
+mod relations;
+mod rtf;
 mod sheet;
+mod sniff;
+mod subtitles;
 mod title;
 mod xml;
+mod xml_text;
 
 use std::io::Read;
 use std::path::Path;
@@ -100,7 +112,7 @@ impl<P: Parser> Reader<P> {
     /// # Errors
     /// Why not all of them came. Of a file with bad records those came that are good; nothing of others that are at fault themselves.
     pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
-        let format = Format::of(&found.path).ok_or_else(unsupported)?;
+        let format = Format::of(&found.path).ok_or_else(|| unsupported(&found.path))?;
         let file = open::open(found).map_err(Unread::Skipped)?;
         let within = found.within.as_deref().and_then(|folder| found.path.strip_prefix(folder).ok());
         self.take(format, Place { path: &found.path, within }, file, each)
@@ -116,7 +128,7 @@ impl<P: Parser> Reader<P> {
         bytes: Bytes,
         each: &mut dyn FnMut(Document) -> bool,
     ) -> Result<(), Unread> {
-        let format = Format::of(name).ok_or_else(unsupported)?;
+        let format = Format::of(name).ok_or_else(|| unsupported(name))?;
         self.take(format, Place { path: name, within: None }, Opened::of(bytes), each)
     }
 
@@ -141,8 +153,9 @@ impl<P: Parser> Reader<P> {
     }
 }
 
-fn unsupported() -> Unread {
-    Unread::Skipped(format!("not a format that ragstone reads ({SUPPORTED})"))
+fn unsupported(path: &Path) -> Unread {
+    let why = Format::refusal(path).map(str::to_owned);
+    Unread::Skipped(why.unwrap_or_else(|| format!("not a format that ragstone reads ({SUPPORTED})")))
 }
 
 fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {

@@ -9,7 +9,10 @@ use super::body::Body;
 use super::encoding::{self, Decoded};
 use super::metadata::FileMetadata;
 use super::open::MAX_BYTES;
-use super::{Format, delimited, docx, epub, html, json, mail, markup, pdf, pptx, sheet};
+use super::{
+    Format, delimited, docx, epub, html, json, mail, markup, mdx, notebook, open_text, pdf, pptx, rtf, sheet,
+    subtitles, xml_text,
+};
 
 /// Title and source stand beside each of a document's passages: long ones would be kept as often.
 const MAX_TITLE_BYTES: usize = 1000;
@@ -17,6 +20,9 @@ const MAX_SOURCE_BYTES: usize = 4000;
 /// Notes on what a document leaves out, and the bytes of one.
 const MAX_LEFT_OUT: usize = 8;
 const MAX_NOTE_BYTES: usize = 200;
+
+/// What to do about a document of Word as it was before 2007.
+const OLD_WORD: &str = "the form that Word wrote before 2007; save it as .docx";
 
 /// A document as its file has it.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,6 +85,10 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
             bounded(Parsed { text, metadata: metadata.into_json(), ..Parsed::default() })
         }
         Format::Docx => bounded(docx::read(&bytes)?),
+        Format::OldWord if bytes.starts_with(b"PK") => bounded(docx::read(&bytes)?),
+        Format::OldWord if !rtf::is_rtf(&bytes) => Err(OLD_WORD.into()),
+        Format::Rtf | Format::OldWord => bounded(rtf::read(&bytes)?),
+        Format::OpenText => bounded(open_text::read(&bytes)?),
         Format::Pptx => bounded(pptx::read(&bytes)?),
         Format::Spreadsheet => bounded(sheet::read(&bytes)?),
         Format::Epub => bounded(epub::read(&bytes)?),
@@ -108,7 +118,15 @@ fn textual(format: Format, text: String) -> Result<Parsed, String> {
         Format::Html => html::document(&text),
         Format::JsonArray => Ok(json::object(text)),
         Format::Delimited => delimited::read(&text),
-        Format::Code => {
+        Format::Mdx => {
+            let read = markup::markdown(&mdx::plain(&text));
+            Ok(Parsed::of(read.title, read.body, read.metadata))
+        }
+        Format::Notebook => notebook::read(&text),
+        Format::Subtitles => Ok(subtitles::read(&text)),
+        Format::Xml => xml_text::read(&text),
+        Format::Unnamed if !text.starts_with("#!") => Ok(Parsed { text, ..Parsed::default() }),
+        Format::Code | Format::Unnamed => {
             let elements = vec![Element { at: 0, kind: ElementKind::Code }];
             Ok(Parsed { text, elements, ..Parsed::default() })
         }

@@ -1,13 +1,19 @@
-//! Workbooks of Excel and OpenDocument: each sheet is a heading and a table, whose first row is taken for its header.
+//! Workbooks of Excel and OpenDocument: each sheet is a heading and a table, with text above where titles stand there. Hidden sheets are left
+//! out.
 
-use std::collections::BTreeSet;
+mod grid;
+
+use std::collections::HashSet;
 use std::io::Cursor;
 
-use calamine::{Data, ExcelDateTime, Ods, Reader, Xls, Xlsb, Xlsx};
+use calamine::{Data, Dimensions, ExcelDateTime, Ods, Reader, SheetVisible, Xls, Xlsb, Xlsx};
 
+use self::grid::Grid;
+use super::address;
 use super::archive::{Archive, compound};
 use super::body::Body;
 use super::docx::core_properties;
+use super::left_out::LeftOut;
 use super::metadata::FileMetadata;
 use super::parse::Parsed;
 use super::xml;
@@ -24,7 +30,7 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     let mut metadata = FileMetadata::default();
     if compound(bytes)? {
         let book: Xls<_> = Xls::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?;
-        sheets.all(book)?;
+        sheets.all(book, |book, name| book.merge_cells_by_sheet_name(name).unwrap_or_default())?;
     } else {
         let mut archive = Archive::open(bytes, "a workbook")?;
         metadata = core_properties(&mut archive)?;
@@ -34,68 +40,84 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
             xml::dublin_core(parsed.root_element(), &mut metadata);
         }
         if archive.has("xl/workbook.bin") {
-            sheets.all(Xlsb::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?)?;
+            sheets.all(Xlsb::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?, |_, _| Vec::new())?;
         } else if archive.has("content.xml") {
-            sheets.all(Ods::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?)?;
+            sheets.all(Ods::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?, |_, _| Vec::new())?;
         } else {
-            sheets.xlsx(bytes)?;
+            let has_links = archive.has_under("xl/worksheets/_rels/");
+            sheets.xlsx(bytes, has_links)?;
         }
     }
-    Ok(Parsed::of(xml::own_title(&metadata), sheets.body, metadata))
+    let mut left_out = LeftOut::default();
+    left_out.names("hidden sheet", "hidden sheets", &sheets.hidden);
+    Ok(Parsed { left_out: left_out.into_notes(), ..Parsed::of(xml::own_title(&metadata), sheets.body, metadata) })
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> String {
     format!("not readable as a workbook: {error}")
 }
 
-/// A cell that has something in it.
-struct Cell {
-    row: u32,
-    column: u32,
-    text: String,
-}
-
 #[derive(Default)]
 struct Sheets {
     body: Body,
     cells: usize,
+    /// Names of those that were left out and are not empty.
+    hidden: Vec<String>,
 }
 
 impl Sheets {
-    fn all<'a, R>(&mut self, mut book: R) -> Result<(), String>
+    fn all<'a, R>(&mut self, mut book: R, merged: impl Fn(&mut R, &str) -> Vec<Dimensions>) -> Result<(), String>
     where
         R: Reader<Cursor<&'a [u8]>>,
         R::Error: std::fmt::Display,
     {
-        for name in book.sheet_names() {
+        for (name, is_hidden) in sheets(&book) {
             let range = book.worksheet_range(&name).map_err(|error| unreadable(&error))?;
-            let (top, left) = range.start().unwrap_or_default();
-            let mut cells = Vec::new();
-            for (row, column, value) in range.used_cells() {
-                self.take(&mut cells, top + row as u32, left + column as u32, value)?;
+            if is_hidden {
+                self.hidden.extend((!range.is_empty()).then_some(name));
+                continue;
             }
-            self.put(&name, cells);
+            let (top, left) = range.start().unwrap_or_default();
+            let mut grid = Grid::default();
+            for (row, column, value) in range.used_cells() {
+                self.take(&mut grid, top + row as u32, left + column as u32, value)?;
+            }
+            let merged = merged(&mut book, &name);
+            self.put(&name, grid, &merged);
         }
         Ok(())
     }
 
     /// Cell by cell: one far off makes the sheet no larger.
-    fn xlsx(&mut self, bytes: &[u8]) -> Result<(), String> {
+    fn xlsx(&mut self, bytes: &[u8], has_links: bool) -> Result<(), String> {
         let mut book: Xlsx<_> = Xlsx::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?;
-        for name in book.sheet_names() {
-            let mut cells = Vec::new();
+        for (name, is_hidden) in sheets(&book) {
+            if is_hidden {
+                self.hidden.push(name);
+                continue;
+            }
+            let mut grid = Grid::default();
             // A sheet of charts has none.
             let Ok(mut reader) = book.worksheet_cells_reader(&name) else { continue };
             while let Some(cell) = reader.next_cell().map_err(|error| unreadable(&error))? {
                 let (row, column) = cell.get_position();
-                self.take(&mut cells, row, column, &Data::from(cell.get_value().clone()))?;
+                self.take(&mut grid, row, column, &Data::from(cell.get_value().clone()))?;
             }
-            self.put(&name, cells);
+            drop(reader);
+            // Without them a sheet is a sheet still.
+            let links = if has_links { book.hyperlinks_by_sheet_name(&name).unwrap_or_default() } else { Vec::new() };
+            for link in &links {
+                if let (Some(address), Some(text)) = (&link.target, grid.at(link.range.start)) {
+                    address::put(text, 0, address);
+                }
+            }
+            let merged = book.merge_cells_by_sheet_name(&name).unwrap_or_default();
+            self.put(&name, grid, &merged);
         }
         Ok(())
     }
 
-    fn take(&mut self, cells: &mut Vec<Cell>, row: u32, column: u32, value: &Data) -> Result<(), String> {
+    fn take(&mut self, grid: &mut Grid, row: u32, column: u32, value: &Data) -> Result<(), String> {
         let text = shown(value);
         if text.trim().is_empty() {
             return Ok(());
@@ -104,32 +126,28 @@ impl Sheets {
         if self.cells > MAX_CELLS {
             return Err(format!("it has more than {MAX_CELLS} cells, which one file may have; split it"));
         }
-        cells.push(Cell { row, column, text });
+        grid.add(row, column, text);
         Ok(())
     }
 
-    /// A sheet's rows, without the columns and rows that are empty.
-    fn put(&mut self, name: &str, mut cells: Vec<Cell>) {
-        if cells.is_empty() {
-            return;
-        }
-        cells.sort_by_key(|cell| (cell.row, cell.column));
-        self.body.heading(1, name);
-        let columns: Vec<u32> = cells.iter().map(|cell| cell.column).collect::<BTreeSet<_>>().into_iter().collect();
-        if columns.len() == 1 {
-            return cells.iter().for_each(|cell| self.body.line(&cell.text));
-        }
-        self.body.begin_table(true);
-        for (index, row) in cells.chunk_by(|one, next| one.row == next.row).enumerate() {
-            let mut row = row.iter().peekable();
-            let texts = columns.iter().map(|column| match row.next_if(|cell| cell.column == *column) {
-                Some(cell) => cell.text.as_str(),
-                None => "",
-            });
-            self.body.row(texts, index == 0);
-        }
-        self.body.end_block();
+    fn put(&mut self, name: &str, grid: Grid, merged: &[Dimensions]) {
+        let merged: Vec<_> = merged.iter().map(|region| (region.start, region.end)).collect();
+        grid.put(name, &merged, &mut self.body);
     }
+}
+
+/// Names of sheets, and whether each is hidden.
+fn sheets<'a, R: Reader<Cursor<&'a [u8]>>>(book: &R) -> Vec<(String, bool)> {
+    let seen = book.sheets_metadata().iter();
+    let hidden: HashSet<&str> =
+        seen.filter(|sheet| sheet.visible != SheetVisible::Visible).map(|sheet| sheet.name.as_str()).collect();
+    book.sheet_names()
+        .into_iter()
+        .map(|name| {
+            let is_hidden = hidden.contains(name.as_str());
+            (name, is_hidden)
+        })
+        .collect()
 }
 
 /// A cell's value as a reader sees it, without its format.

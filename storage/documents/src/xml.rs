@@ -24,6 +24,24 @@ pub fn parse<'a>(text: &'a str, name: &str) -> Result<Document<'a>, String> {
     })
 }
 
+/// Parses a file that is XML itself. One may name a DTD, which is not read, but declare no entities.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_file(text: &str) -> Result<Document<'_>, String> {
+    let allow_dtd = !text.contains("<!ENTITY");
+    let options = ParsingOptions { allow_dtd, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
+    Document::parse_with_options(text, options).map_err(|error| match error {
+        roxmltree::Error::DtdDetected => {
+            "it declares entities (a DTD), which are not followed; save it without them".into()
+        }
+        roxmltree::Error::NodesLimitReached => {
+            format!("it has more than {MAX_NODES} nodes, which one file may have; split it")
+        }
+        error => format!("not readable as XML: {error}"),
+    })
+}
+
 /// The local name of an element; empty for other nodes.
 pub fn name<'a>(node: Node<'a, '_>) -> &'a str {
     if node.is_element() { node.tag_name().name() } else { "" }
