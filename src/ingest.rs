@@ -54,6 +54,9 @@ pub enum IngestEvent {
         kinds: BTreeMap<String, usize>,
         #[serde(default)]
         hidden: usize,
+        /// The first of the files.
+        #[serde(default)]
+        files: Vec<String>,
     },
     /// Another job, that only the user takes up again: it ended the process too often without getting further.
     Parked { collection: String, paths: Vec<String> },

@@ -14,7 +14,7 @@ use ragstone_env::Stopwatch;
 use serde::Serialize;
 
 use self::left::TimeLeft;
-use self::told::{NotTakenFiles, name_not_taken};
+use self::told::{Alone, NotTakenFiles, name_not_taken};
 use crate::access::{self, interrupted};
 use crate::api::collections::Ingest;
 use crate::cli::output;
@@ -157,8 +157,7 @@ fn report(not_taken: NotTakenFiles) {
 struct Told {
     report: IngestReport,
     skipped: Vec<NotTaken>,
-    left_alone: BTreeMap<String, usize>,
-    hidden: usize,
+    alone: Alone,
 }
 
 /// Ingests once, and prints what it came to; which files were not taken whole, and why.
@@ -184,21 +183,18 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
             done => break done?,
         }
     };
-    let Told { report, skipped, left_alone, hidden } = told;
+    let Told { report, skipped, alone } = told;
+    let hidden = alone.hidden;
     if args.json {
-        output::json(&Ingested { report: &report, skipped: &skipped, left_alone: &left_alone, hidden })?;
+        output::json(&Ingested { report: &report, skipped: &skipped, left_alone: &alone.kinds, hidden })?;
     }
     let (left_out, files): (Vec<_>, Vec<_>) = skipped.into_iter().partition(|file| file.kind == NotTakenKind::LeftOut);
-    let not_taken = NotTakenFiles { paths: wanted.paths.clone(), report, files, left_alone };
+    let not_taken = NotTakenFiles { paths: wanted.paths.clone(), report, files, alone };
     if !args.json && !not_taken.is_all() {
         let report = &not_taken.report;
         output::line(&told::summary(report, &args.collection))?;
-        let others = [
-            told::left_out(&left_out),
-            told::others(&not_taken.left_alone),
-            told::hidden_ones(hidden),
-            told::gone(report),
-        ];
+        let others =
+            [told::left_out(&left_out), told::others(&not_taken.alone), told::hidden_ones(hidden), told::gone(report)];
         for line in others.into_iter().flatten().chain(told::kept(report)) {
             output::line(&line)?;
         }
@@ -218,7 +214,7 @@ async fn listen(
     let mut events = std::pin::pin!(client.events(&path, wanted).await.map_err(is_other)?);
     let ingesting = || format!("ingesting into {}", args.collection);
     let bar = Progress::new(ingesting(), Unit::Estimated);
-    let (mut skipped, mut alone, mut waits_for) = (Vec::new(), (BTreeMap::new(), 0), String::new());
+    let (mut skipped, mut alone, mut waits_for) = (Vec::new(), Alone::default(), String::new());
     let (mut left, watch) = (TimeLeft::default(), Stopwatch::start());
     while let Some(event) = bar.during(events.next()).await.transpose().map_err(is_other)? {
         match event {
@@ -233,7 +229,7 @@ async fn listen(
             IngestEvent::Parked { collection, paths } => {
                 beside_bars(|| eprintln!("ragstone: {}", told::parked(&collection, &paths)));
             }
-            IngestEvent::LeftAlone { kinds, hidden } => alone = (kinds, hidden),
+            IngestEvent::LeftAlone { kinds, hidden, files } => alone = Alone { kinds, hidden, files },
             IngestEvent::Waiting { collection, files_done, files_total } => {
                 bar.describe(told::waits(&args.collection, &collection, (files_done, files_total)));
                 if collection != waits_for {
@@ -253,7 +249,7 @@ async fn listen(
                 return Err((Error::new(ErrorKind::Unavailable, message), true));
             }
             IngestEvent::Finished(report) => {
-                return Ok(Told { report, skipped, left_alone: alone.0, hidden: alone.1 });
+                return Ok(Told { report, skipped, alone });
             }
         }
     }

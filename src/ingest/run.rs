@@ -97,7 +97,8 @@ impl<'a> Run<'a> {
         self.files_total = found.files.len() + found.unreadable.len();
         self.look_for_new(&found.files).await?;
         if !found.left_alone.is_empty() || found.hidden > 0 {
-            let left_alone = IngestEvent::LeftAlone { kinds: found.left_alone, hidden: found.hidden };
+            let files = found.left_alone_files.iter().map(|path| shown(path)).collect();
+            let left_alone = IngestEvent::LeftAlone { kinds: found.left_alone, hidden: found.hidden, files };
             let _ = self.events.send(Ok(left_alone)).await;
         }
         for (path, reason) in found.unreadable {

@@ -25,7 +25,7 @@ fn what_is_gone_is_told_and_removed_where_that_is_asked() {
         ("lines.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"),
         ("picture.png", "no text"),
         ("picture2.png", "no text"),
-        ("Makefile", "all:"),
+        ("engine", "\u{7f}ELF\0\0"),
         (".draft.md", "We take tiles."),
         (".git/readme.md", "We take thatch."),
     ] {

@@ -16,6 +16,8 @@ use ragstone_documents::shown;
 const MAX_LISTED: usize = 200;
 /// Files of which something was left out that are named.
 const MAX_LEFT_OUT: usize = 5;
+/// Files of other kinds that are named.
+const MAX_SUCH: usize = 2;
 /// Kinds of files that are named; `--json` has them all.
 const MAX_KINDS: usize = 8;
 
@@ -118,8 +120,19 @@ pub fn interrupted((is_remote, passes): (bool, bool), id: Option<u64>, far: Opti
     }
 }
 
-/// `3 files of other kinds were left alone: 2 .png, 1 without an ending`
-pub fn others(kinds: &BTreeMap<String, usize>) -> Option<String> {
+/// Files of named folders that are not read, as they are of no kind that is.
+#[derive(Default)]
+pub struct Alone {
+    /// How many, by the endings of their names.
+    pub kinds: BTreeMap<String, usize>,
+    /// Hidden files and folders, which were not looked into.
+    pub hidden: usize,
+    /// The first of the files.
+    pub files: Vec<String>,
+}
+
+/// `3 files of other kinds were left alone: 2 .png, 1 without an ending (such as /notes/a.png)`
+pub fn others(Alone { kinds, files: paths, .. }: &Alone) -> Option<String> {
     let files = kinds.values().sum::<usize>() as u64;
     let mut by_number: Vec<_> = kinds.iter().collect();
     by_number.sort_by_key(|(_, number)| Reverse(**number));
@@ -132,7 +145,11 @@ pub fn others(kinds: &BTreeMap<String, usize>) -> Option<String> {
         named.push("…".to_owned());
     }
     let of = output::count(files, "file of another kind was", "files of other kinds were");
-    (files > 0).then(|| format!("{of} left alone: {}", named.join(", ")))
+    let such = match &paths[..paths.len().min(MAX_SUCH)] {
+        [] => String::new(),
+        some => format!(" (such as {})", some.join(", ")),
+    };
+    (files > 0).then(|| format!("{of} left alone: {}{such}", named.join(", ")))
 }
 
 /// `menus and hidden text were left out of 3 files:`, and which.
@@ -184,8 +201,7 @@ pub struct NotTakenFiles {
     pub paths: Vec<PathBuf>,
     pub report: IngestReport,
     pub files: Vec<NotTaken>,
-    /// Files of other kinds, by the endings of their names.
-    pub left_alone: BTreeMap<String, usize>,
+    pub alone: Alone,
 }
 
 impl NotTakenFiles {
@@ -212,7 +228,7 @@ pub fn name_not_taken(not_taken: &NotTakenFiles) -> Result<()> {
 }
 
 fn nothing(not_taken: &NotTakenFiles) -> String {
-    let NotTakenFiles { paths, report, files, left_alone } = not_taken;
+    let NotTakenFiles { paths, report, files, alone } = not_taken;
     let mut told = match &files[..] {
         [] => {
             let paths: Vec<String> = paths.iter().map(|path| shown(path)).collect();
@@ -222,7 +238,7 @@ fn nothing(not_taken: &NotTakenFiles) -> String {
         [NotTaken { path, reason, .. }] => format!("nothing was taken: {path}: {reason}"),
         _ => format!("nothing was taken of {}:{}", output::count(report.files as u64, "file", "files"), lines(files)),
     };
-    for more in [others(left_alone), gone(report)].into_iter().flatten().chain(kept(report)) {
+    for more in [others(alone), gone(report)].into_iter().flatten().chain(kept(report)) {
         told.push_str(&format!("; {more}"));
     }
     told
@@ -273,7 +289,7 @@ mod tests {
     }
 
     fn not_taken(report: IngestReport, files: Vec<NotTaken>) -> NotTakenFiles {
-        NotTakenFiles { paths: vec!["/a".into()], report, files, left_alone: BTreeMap::new() }
+        NotTakenFiles { paths: vec!["/a".into()], report, files, alone: Alone::default() }
     }
 
     #[test]
@@ -296,18 +312,19 @@ mod tests {
         name_not_taken(&not_taken(partly, vec![file(NotTakenKind::Partly)])).unwrap();
         // No file at all.
         let mut none = said(0, 0, 0, Vec::new());
-        none.left_alone = BTreeMap::from([(".png".to_owned(), 2)]);
+        none.alone.kinds = BTreeMap::from([(".png".to_owned(), 2)]);
+        none.alone.files = vec!["/a/b.png".to_owned()];
         let text = name_not_taken(&none).unwrap_err().to_string();
         assert_eq!(
             text,
-            "nothing was taken: no file of a kind that ragstone reads is in /a; 2 files of other kinds were left alone: 2 .png"
+            "nothing was taken: no file of a kind that ragstone reads is in /a; 2 files of other kinds were left alone: 2 .png (such as /a/b.png)"
         );
         none.report.documents_gone = 3;
         none.report.kept = vec![KeptFolder { folder: "/a".into(), documents: 3 }];
         let text = name_not_taken(&none).unwrap_err().to_string();
         assert!(
             text.ends_with(
-                "2 .png; nothing is in /a: its 3 documents were kept; `ragstone documents delete /a` removes them"
+                "2 .png (such as /a/b.png); nothing is in /a: its 3 documents were kept; `ragstone documents delete /a` removes them"
             ),
             "{text}"
         );
