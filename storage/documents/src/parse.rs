@@ -74,10 +74,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
         Ok(None)
     };
     match format {
-        Format::Pdf => {
-            let (text, metadata) = pdf::read(&bytes)?;
-            bounded(Parsed { text, metadata: metadata.into_json(), ..Parsed::default() })
-        }
+        Format::Pdf => bounded(pdf::read(&bytes)?),
         Format::Docx => bounded(docx::read(&bytes)?),
         Format::Pptx => bounded(pptx::read(&bytes)?),
         Format::Spreadsheet => bounded(sheet::read(&bytes)?),
