@@ -13,6 +13,8 @@ const STRIPE: f32 = 3.5;
 const MAX_DEPTH: usize = 4;
 /// A gap of this many ems is between cells rather than words.
 const CELLS: f32 = 0.9;
+/// A line of a column is wider than this many ems.
+const LEAST_EMS: f32 = 9.0;
 /// Places that are tried for a column's left edge.
 const MAX_EDGES: usize = 12;
 /// Edges as near as this many ems are one.
@@ -139,57 +141,72 @@ fn bands(rows: &[Row], gutter: f32, leading: f32) -> Vec<(usize, usize)> {
 
 /// What tells prose from cells.
 struct Side {
+    /// Rows that have any of it.
     lines: usize,
-    /// Of the column's width, how much of it a line covers, but for wide gaps: in the middle of all lines.
+    /// How much a stretch takes of the room that the longest one below its beginning takes, in the middle of all.
     fill: f32,
-    /// Words of a line, but for numbers.
+    /// How wide a stretch is in the middle of all, in ems.
+    ems: f32,
+    /// Words of a stretch, but for numbers.
     words: f32,
+    /// Of all stretches, those that go on from the line before, as they begin with a small letter.
+    going_on: f32,
     orders: Vec<u32>,
 }
 
 impl Side {
     fn of(rows: &[Row], is_in: impl Fn(&Piece) -> bool) -> Self {
-        let (mut extents, mut covers) = (Vec::new(), Vec::new());
-        let (mut words, mut orders) = (0, Vec::new());
+        let mut stretches = Vec::new();
+        let (mut lines, mut words, mut going_on, mut orders) = (0, 0, 0, Vec::new());
         for row in rows {
-            let pieces = || row.pieces.iter().filter(|piece| is_in(piece));
-            let Some(first) = pieces().next() else { continue };
-            let right = pieces().map(|piece| piece.right).fold(f32::MIN, f32::max);
-            extents.push((first.left, right));
-            covers.push(cover(pieces(), row.size));
-            // Scripts without blanks have few pieces; an em or two is as good as a word.
-            let ems = ((right - first.left) / first.size.max(1.0)) as usize;
-            let is_wide = first.text.chars().any(super::rows::is_wide);
-            words += if is_wide { ems / 2 } else { pieces().filter(|piece| is_word(piece)).count() };
-            orders.extend(pieces().map(|piece| piece.order).min());
+            orders.extend(row.pieces.iter().filter(|piece| is_in(piece)).map(|piece| piece.order).min());
+            let before = stretches.len();
+            for pieces in row.stretches(CELLS) {
+                // Of one that spans both, only what is on this side.
+                let own = || pieces.iter().filter(|piece| is_in(piece));
+                let Some(first) = own().next() else { continue };
+                let right = own().map(|piece| piece.right).fold(f32::MIN, f32::max);
+                let ems = (right - first.left) / row.size.max(1.0);
+                stretches.push((first.left, right, ems));
+                let letter = first.text.chars().find(|letter| letter.is_alphabetic());
+                let has_case = letter.is_none_or(|letter| letter.is_lowercase() || letter.is_uppercase());
+                // Scripts without blanks have few pieces; two ems are as good as a word.
+                let is_word =
+                    |piece: &&Piece| piece.text.chars().filter(|letter| letter.is_alphabetic()).nth(1).is_some();
+                words += if has_case { own().filter(is_word).count() } else { ems as usize / 2 };
+                going_on += usize::from(!has_case || first.text.starts_with(char::is_lowercase));
+            }
+            lines += usize::from(stretches.len() > before);
         }
-        let left = extents.iter().map(|extent| extent.0).fold(f32::MAX, f32::min);
-        let right = extents.iter().map(|extent| extent.1).fold(f32::MIN, f32::max);
-        let mut fills: Vec<f32> = covers.iter().map(|cover| cover / (right - left).max(1.0)).collect();
-        fills.sort_by(f32::total_cmp);
-        let lines = extents.len();
-        Self {
-            lines,
-            fill: fills.get(lines / 2).copied().unwrap_or(0.0),
-            words: words as f32 / lines.max(1) as f32,
-            orders,
-        }
+        let count = stretches.len().max(1) as f32;
+        let (words, going_on) = (words as f32 / count, going_on as f32 / count);
+        let fill = middle(fills(&mut stretches, rows));
+        Self { lines, fill, ems: middle(stretches.iter().map(|stretch| stretch.2).collect()), words, going_on, orders }
     }
 }
 
-fn is_word(piece: &Piece) -> bool {
-    piece.text.chars().filter(|letter| letter.is_alphabetic()).nth(1).is_some()
+impl Side {
+    fn is_prose(&self) -> bool {
+        self.fill > 0.7 && self.words > 3.0 && self.ems > LEAST_EMS && self.going_on > 0.2
+    }
 }
 
-/// How much pieces cover, with the blanks between them that are those of prose.
-fn cover<'p>(pieces: impl Iterator<Item = &'p Piece>, size: f32) -> f32 {
-    let (mut cover, mut end) = (0.0, None);
-    for piece in pieces {
-        let gap = end.map_or(0.0, |end| piece.left - end);
-        cover += (piece.right - piece.left).max(0.0) + if (0.0..CELLS * size).contains(&gap) { gap } else { 0.0 };
-        end = Some(piece.right);
-    }
-    cover
+fn middle(mut numbers: Vec<f32>) -> f32 {
+    numbers.sort_by(f32::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// How much stretches (left, right, …) take of the room of those that begin below each other.
+fn fills(stretches: &mut [(f32, f32, f32)], rows: &[Row]) -> Vec<f32> {
+    let near = 2.0 * middle(rows.iter().map(|row| row.size).collect());
+    stretches.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let lanes = stretches.chunk_by(|a, b| b.0 - a.0 < near);
+    let fills = lanes.flat_map(|lane| {
+        let left = lane.first().map_or(0.0, |first| first.0);
+        let right = lane.iter().map(|stretch| stretch.1).fold(f32::MIN, f32::max);
+        lane.iter().map(move |stretch| (stretch.1 - stretch.0) / (right - left).max(1.0))
+    });
+    fills.collect()
 }
 
 fn are_columns(band: &[Row], gutter: f32) -> bool {
@@ -198,12 +215,12 @@ fn are_columns(band: &[Row], gutter: f32) -> bool {
     if left.lines.min(right.lines) < LEAST_LINES {
         return false;
     }
-    let are_all = |fill: f32, words: f32| left.fill.min(right.fill) > fill && left.words.min(right.words) > words;
-    let is_prose = are_all(0.75, 3.0);
-    // The rows of a table are on one line.
+    // The rows of a table are on one line, and written one after the other.
     let both = (left.lines + right.lines).saturating_sub(band.len());
-    let is_unaligned = both * 2 < left.lines.min(right.lines);
-    is_prose || (are_all(0.5, 3.5) && (is_unaligned || is_one_after_other(&left.orders, &right.orders)))
+    let (few, many) = (left.lines.min(right.lines), left.lines.max(right.lines));
+    let is_unaligned = both * 2 < few && few * 5 > many * 3;
+    let are_apart = is_unaligned || is_one_after_other(&left.orders, &right.orders);
+    (left.is_prose() && right.is_prose()) || (are_apart && (left.is_prose() || right.is_prose()))
 }
 
 /// Whether nearly all of one side was written before nearly all of the other one.
@@ -211,8 +228,8 @@ fn is_one_after_other(left: &[u32], right: &[u32]) -> bool {
     let before = |first: &[u32], then: &[u32]| {
         let mut then: Vec<u32> = then.to_vec();
         then.sort_unstable();
-        let start = then.get(then.len() / 20).copied().unwrap_or(0);
-        first.iter().filter(|order| **order > start).count() * 20 <= first.len()
+        let start = then.get(then.len() / 8).copied().unwrap_or(0);
+        first.iter().filter(|order| **order > start).count() * 8 <= first.len()
     };
     before(left, right) || before(right, left)
 }

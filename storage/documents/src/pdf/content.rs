@@ -375,7 +375,7 @@ fn drawn_scale(document: &Document, font: &Dictionary) -> Option<f32> {
 }
 
 /// The library misreads a width that is given for several letters at once, so that each gets its own.
-fn list_widths(document: &mut Document) {
+pub fn list_widths(document: &mut Document) {
     let mut listed = Vec::new();
     for (id, object) in &document.objects {
         let widths = object.as_dict().and_then(|font| font.get_deref(b"W", document)).and_then(Object::as_array);
@@ -405,8 +405,8 @@ fn each_width(document: &Document, widths: &[Object]) -> Option<Vec<Object>> {
             continue;
         }
         let width = plain(rest.next()?)?;
-        let count = usize::try_from(next.as_i64().ok()? - first.as_i64().ok()? + 1).ok()?;
-        letters += count;
+        let count = usize::try_from(next.as_i64().ok()?.checked_sub(first.as_i64().ok()?)?.checked_add(1)?).ok()?;
+        letters += count.min(MAX_LETTERS + 1);
         if letters > MAX_LETTERS {
             return None;
         }

@@ -13,6 +13,8 @@ const LEAST_PAGES: usize = 3;
 const GAP: f32 = 1.4;
 /// How far it may stand from where it is usual, in ems.
 const AWAY: f32 = 1.0;
+/// It is not larger than the text by this.
+const TITLE: f32 = 1.15;
 const MOST_BYTES: usize = 250;
 
 /// A row that may be one.
@@ -52,7 +54,11 @@ pub fn leave_out(pages: &mut [Vec<Row>]) -> usize {
     }
     let mut had = 0;
     for (page, rows) in pages.iter_mut().enumerate() {
+        // A page of nothing else is no page of heads.
         let before = rows.len();
+        if (0..before).all(|at| found.contains(&(page, at))) {
+            continue;
+        }
         let mut at = 0;
         rows.retain(|_| {
             at += 1;
@@ -70,19 +76,23 @@ fn at_edges(page: usize, rows: &[Row], edges: &mut Vec<Edge>) {
         .filter(|step| *step > 0.0)
         .collect();
     steps.sort_by(f32::total_cmp);
-    let usual = steps.get(steps.len() / 2).copied().unwrap_or(0.0);
+    let usual = steps.get(steps.len() * 3 / 10).copied().unwrap_or(0.0);
+    let mut sizes: Vec<f32> = rows.iter().map(|row| row.size).collect();
+    sizes.sort_by(f32::total_cmp);
+    let usual_size = sizes.get(sizes.len() / 2).copied().unwrap_or(0.0);
     for is_top in [true, false] {
         let nth = |at: usize| if is_top { Some(at) } else { rows.len().checked_sub(at + 1) };
         let row = |at: usize| nth(at).and_then(|at| rows.get(at));
         // How many rows from the edge there is a gap.
         let gap = (0..MOST_ROWS).find(|at| match (row(*at), row(at + 1)) {
             (Some(one), Some(next)) => (one.base - next.base).abs() > (GAP * usual).max(GAP * one.size.min(next.size)),
-            _ => true,
+            _ => false,
         });
         for at in 0..MOST_ROWS {
             let (Some(index), Some(row)) = (nth(at), row(at)) else { break };
             let text = row.text();
-            let is_apart = gap.is_some_and(|gap| at <= gap);
+            // Titles of slides are larger than what they stand above.
+            let is_apart = gap.is_some_and(|gap| at <= gap) && row.size < TITLE * usual_size;
             if text.len() > MOST_BYTES || !(is_apart || at == 0) {
                 break;
             }

@@ -10,6 +10,8 @@ const LEAST_ROWS: usize = 3;
 /// Rows of a table are no farther from each other than this many ems.
 const FAR: f32 = 4.0;
 const MAX_COLUMNS: usize = 60;
+/// Rows that are looked at for one table.
+const MAX_ROWS: usize = 1000;
 
 /// A table's cells by row.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,12 +71,12 @@ impl Grid {
     }
 }
 
-/// The table that begins with the first of these rows, and how many rows it has.
-pub fn table(rows: &[Row]) -> Option<(Table, usize)> {
+/// The table that begins with the first of these rows, and how many rows it has. If none does: of how many rows.
+pub fn table(rows: &[Row]) -> Result<(Table, usize), usize> {
     let mut grid = Grid::default();
     let mut last: Option<&Row> = None;
     let mut full = Vec::new();
-    for row in rows {
+    for row in rows.iter().take(MAX_ROWS) {
         let cells = row.cells(APART);
         let is_far = last.is_some_and(|last| last.base - row.base > FAR * row.size.max(last.size));
         let count = cells.len();
@@ -92,13 +94,16 @@ pub fn table(rows: &[Row]) -> Option<(Table, usize)> {
     let taken = full.iter().rposition(|is_full| *is_full).map_or(0, |at| at + 1);
     grid.rows.truncate(taken);
     let is_full = full.iter().filter(|is_full| **is_full).count();
-    if is_full < LEAST_ROWS || is_full * 2 < taken || !is_clear(&grid) {
-        return None;
+    if is_full < LEAST_ROWS {
+        return Err(1);
+    }
+    if is_full * 2 < taken || !is_clear(&grid) {
+        return Err(taken);
     }
     let has_header = rows.first().is_some_and(Row::is_bold) && !rows.get(1).is_some_and(Row::is_bold);
     let texts = grid.texts();
     let has_header = has_header || is_header(&texts);
-    Some((Table { rows: texts, has_header }, taken))
+    Ok((Table { rows: texts, has_header }, taken))
 }
 
 /// Not numbered lines, labels with what they say, or prose with wide blanks.

@@ -310,3 +310,28 @@ fn dates_are_iso_dates() {
     assert_eq!(date("D:2026030309").as_deref(), Some("2026-03-03T09"));
     assert_eq!(date("3 March"), None);
 }
+
+#[test]
+fn titles_and_lone_texts_that_repeat_are_no_heads() {
+    let slide = |bird: &str| {
+        let lines = [format!("Seven {bird} were seen."), format!("The {bird} stood in the reeds all day long.")];
+        sized(60.0, 780.0, 20.0, "F1", "Results") + &line(60.0, 700.0, &lines[1]) + &line(60.0, 650.0, &lines[0])
+    };
+    let slides = ["herons", "owls", "cranes"].map(slide);
+    let pages: Vec<(&str, &str)> = slides.iter().map(|slide| (slide.as_str(), "")).collect();
+    let parsed = read(&file(&pages, &[], "")).unwrap();
+    assert_eq!((parsed.text.matches("Results").count(), parsed.left_out.len()), (3, 0));
+    let lone = line(60.0, 700.0, "Ticket for one person");
+    let parsed = read(&file(&[(&lone, ""), (&lone, ""), (&lone, "")], &[], "")).unwrap();
+    assert_eq!((parsed.text.matches("Ticket").count(), parsed.left_out.len()), (3, 0));
+}
+
+#[test]
+fn widths_of_several_letters_are_widths_of_each() {
+    let widths = "[1 [500 600] 7 9 550]";
+    let bytes = file(&[(&line(60.0, 700.0, "A."), "")], &[&format!("<</Subtype /CIDFontType2 /W {widths}>>")], "");
+    let mut document = Document::load_mem(&bytes).unwrap();
+    content::list_widths(&mut document);
+    let font = document.get_dictionary((5, 0)).unwrap();
+    assert_eq!(format!("{:?}", font.get(b"W").unwrap()), "[1 [500 600] 7 [550 550 550]]");
+}

@@ -54,8 +54,8 @@ pub fn units(rows: &[Row], page: usize) -> Vec<Unit> {
     let part = (left, rows.iter().map(Row::right).fold(f32::MIN, f32::max));
     let mut at = 0;
     while let Some(row) = rows.get(at) {
-        match rows.get(at..).and_then(tables::table) {
-            Some((table, count)) => {
+        match rows.get(at..).map_or(Err(1), tables::table) {
+            Ok((table, count)) => {
                 paragraphs(&prose, page, part, &mut units);
                 prose.clear();
                 units.push(Unit {
@@ -69,9 +69,9 @@ pub fn units(rows: &[Row], page: usize) -> Vec<Unit> {
                 });
                 at += count;
             }
-            None => {
-                prose.push(row);
-                at += 1;
+            Err(count) => {
+                prose.extend(rows.iter().skip(at).take(count));
+                at += count.max(1);
             }
         }
     }
