@@ -10,6 +10,8 @@ const LEAST_ROWS: usize = 3;
 /// Rows of a table are no farther from each other than this many ems.
 const FAR: f32 = 4.0;
 const MAX_COLUMNS: usize = 60;
+/// Rows of which a quarter has several cells.
+const SPARSE_ROWS: usize = 40;
 /// Rows that are looked at for one table.
 const MAX_ROWS: usize = 1000;
 
@@ -89,15 +91,19 @@ pub fn table(rows: &[Row]) -> Result<(Table, usize), usize> {
             break;
         }
         full.push(count >= 2);
+        // Lone cells below each other are no table, and are looked at from each row anew.
+        if full.len() > SPARSE_ROWS && full.iter().filter(|is_full| **is_full).count() * 4 < full.len() {
+            break;
+        }
         last = Some(row);
     }
     let taken = full.iter().rposition(|is_full| *is_full).map_or(0, |at| at + 1);
     grid.rows.truncate(taken);
     let is_full = full.iter().filter(|is_full| **is_full).count();
-    if is_full < LEAST_ROWS {
+    if is_full < LEAST_ROWS || is_full * 2 < taken {
         return Err(1);
     }
-    if is_full * 2 < taken || !is_clear(&grid) {
+    if !is_clear(&grid) {
         return Err(taken);
     }
     let has_header = rows.first().is_some_and(Row::is_bold) && !rows.get(1).is_some_and(Row::is_bold);
