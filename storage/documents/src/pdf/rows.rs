@@ -132,13 +132,27 @@ fn leftward(mut words: Vec<String>) -> Vec<String> {
     for word in words {
         if word.chars().any(is_rightward) {
             read.extend(foreign.drain(..).rev());
-            read.push(word.chars().rev().collect());
+            read.push(turned(&word));
         } else {
             foreign.push(word);
         }
     }
     read.extend(foreign.drain(..).rev());
     read
+}
+
+/// A word's letters the other way round, but for numbers and foreign letters in it.
+fn turned(word: &str) -> String {
+    let letters: Vec<char> = word.chars().rev().collect();
+    let is_foreign = |letter: &char| letter.is_alphanumeric() && !is_rightward(*letter);
+    let parts = letters.chunk_by(|a, b| is_foreign(a) == is_foreign(b));
+    parts
+        .map(
+            |part| {
+                if part.iter().all(is_foreign) { part.iter().rev().collect() } else { part.iter().collect::<String>() }
+            },
+        )
+        .collect()
 }
 
 /// Whether it is a character of a script without blanks.
@@ -185,4 +199,23 @@ pub fn rows(mut pieces: Vec<Piece>) -> Vec<Row> {
     let mut rows: Vec<Row> = open.into_iter().map(|row| Row::of(row.pieces)).collect();
     rows.sort_by(|a, b| b.base.total_cmp(&a.base));
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_from_right_to_left_are_read_so() {
+        let piece = |text: &str, left: f32| Piece {
+            text: text.into(),
+            left,
+            right: left + 10.0,
+            size: 10.0,
+            ..Piece::default()
+        };
+        // As they stand from left to right: a number, then two words in reverse.
+        let pieces = [piece("42", 0.0), piece("םלוע", 20.0), piece("v2םולש", 40.0)];
+        assert_eq!(text_of(&pieces), "שלוםv2 עולם 42");
+    }
 }
