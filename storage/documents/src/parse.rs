@@ -80,10 +80,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
         Ok(None)
     };
     match format {
-        Format::Pdf => {
-            let (text, metadata) = pdf::read(&bytes)?;
-            bounded(Parsed { text, metadata: metadata.into_json(), ..Parsed::default() })
-        }
+        Format::Pdf => bounded(pdf::read(&bytes)?),
         Format::Docx => bounded(docx::read(&bytes)?),
         Format::OldWord if bytes.starts_with(b"PK") => bounded(docx::read(&bytes)?),
         Format::OldWord if !rtf::is_rtf(&bytes) => Err(OLD_WORD.into()),

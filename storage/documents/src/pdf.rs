@@ -1,10 +1,24 @@
-//! PDF as plain text.
+//! PDF: text by where it stands on its pages.
+
+mod columns;
+mod content;
+mod form;
+mod glyphs;
+mod heads;
+mod join;
+mod layout;
+mod rows;
+mod tables;
+mod units;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pdf_extract::{Dictionary, Document, PlainTextOutput, decode_text_string, output_doc};
+use pdf_extract::{Dictionary, Document, OutputError, decode_text_string, output_doc_page};
 
+use self::content::{Pages, TooMuch};
+use self::glyphs::{Glyphs, Piece};
 use super::metadata::FileMetadata;
+use super::parse::Parsed;
 
 /// What of a document's own information is kept, and by which name.
 const FIELDS: [(&[u8], &str); 6] = [
@@ -16,30 +30,101 @@ const FIELDS: [(&[u8], &str); 6] = [
     (b"ModDate", "modified"),
 ];
 
-/// The text of all pages, and what the file says of itself. The library panics on some damaged files, which costs that file only.
-pub fn read(bytes: &[u8]) -> Result<(String, FileMetadata), String> {
+/// Letters and words of a file: those of some two thousand pages.
+const MAX_GLYPHS: usize = 6_000_000;
+const MAX_PIECES: usize = 1_500_000;
+
+/// The text of all pages, and what the file says of itself. The library panics on some damaged files, which costs that page only.
+pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
+    let damaged = "this PDF is damaged, or uses what the PDF library does not know; convert it to text first";
     match catch_unwind(|| extract(bytes)) {
-        Ok(Ok((text, _))) if text.trim().is_empty() => {
-            Err("this PDF holds no text (scanned pages?); run it through OCR first".into())
-        }
-        Ok(read) => read,
-        Err(_) => {
-            Err("this PDF is damaged, or uses what the PDF library does not know; convert it to text first".into())
-        }
+        Ok(Ok((parsed, unread))) if parsed.text.trim().is_empty() => Err(match unread {
+            0 => "this PDF holds no text (scanned pages?); run it through OCR first".into(),
+            _ => damaged.into(),
+        }),
+        Ok(read) => read.map(|(parsed, _)| parsed),
+        Err(_) => Err(damaged.into()),
     }
 }
 
-fn extract(bytes: &[u8]) -> Result<(String, FileMetadata), String> {
+/// The document, and how many pages could not be read.
+fn extract(bytes: &[u8]) -> Result<(Parsed, usize), String> {
     let unreadable = |error: &dyn std::fmt::Display| format!("not readable as PDF: {error}");
     let mut document = Document::load_mem(bytes).map_err(|error| unreadable(&error))?;
     if document.is_encrypted() {
         document.decrypt("").map_err(|_| "it is encrypted; save it without a password first".to_owned())?;
     }
-    let mut text = String::new();
-    output_doc(&document, &mut PlainTextOutput::new(&mut text)).map_err(|error| unreadable(&error))?;
     // Without it a document is a document still.
     let metadata = catch_unwind(AssertUnwindSafe(|| information(&document))).unwrap_or_default();
-    Ok((text, metadata))
+    let mut pages = Pages::of(document).ok_or_else(|| unreadable(&"it has no pages"))?;
+    let filled = form::filled(&pages.document, &pages.ids);
+    let mut taken = Taken::default();
+    let all = (0..pages.ids.len()).map(|page| taken.page(&mut pages, page, &filled)).collect();
+    let mut read = layout::read(all);
+    let apart: Vec<&form::Filled> = filled.iter().filter(|filled| filled.place.is_none()).collect();
+    if !apart.is_empty() {
+        read.body.end_block();
+        apart.iter().for_each(|filled| read.body.line(&format!("{}: {}", filled.name, filled.value)));
+    }
+    let mut parsed = Parsed::of(None, read.body, metadata);
+    let end = parsed.text.len();
+    parsed.pages = read.pages.into_iter().map(|at| at.min(end)).collect();
+    parsed.left_out = taken.left_out(read.heads);
+    Ok((parsed, taken.damaged))
+}
+
+/// What came of pages so far.
+#[derive(Default)]
+struct Taken {
+    glyphs: usize,
+    pieces: usize,
+    damaged: usize,
+    drawn: usize,
+    cut: usize,
+}
+
+impl Taken {
+    /// The pieces of a page, as far as it can be read.
+    fn page(&mut self, pages: &mut Pages, page: usize, filled: &[form::Filled]) -> Vec<Piece> {
+        let Some(id) = pages.ids.get(page).copied() else { return Vec::new() };
+        let (glyphs_left, pieces_left) = (MAX_GLYPHS - self.glyphs, MAX_PIECES.saturating_sub(self.pieces));
+        let shows = match catch_unwind(AssertUnwindSafe(|| pages.open(id))) {
+            Ok(Ok(shows)) => shows,
+            Ok(Err(TooMuch)) => {
+                self.drawn += 1;
+                return Vec::new();
+            }
+            Err(_) => {
+                self.damaged += 1;
+                return Vec::new();
+            }
+        };
+        let mut glyphs = Glyphs::new(&shows, glyphs_left, pieces_left);
+        let shown = catch_unwind(AssertUnwindSafe(|| output_doc_page(&pages.document, &mut glyphs, 1)));
+        match shown {
+            Ok(Ok(())) => {}
+            Ok(Err(OutputError::FormatError(_))) if glyphs.is_full() => self.cut += 1,
+            _ => self.damaged += 1,
+        }
+        self.glyphs += glyphs_left - glyphs.glyphs_left();
+        let mut pieces = glyphs.pieces;
+        self.pieces += pieces.len();
+        let angle = layout::main_angle(&pieces);
+        form::annotate(&pages.document, id, angle, &mut pieces);
+        form::print(filled, page, angle, &mut pieces);
+        pieces
+    }
+
+    fn left_out(&self, heads: usize) -> Vec<String> {
+        let pages = |count: usize| if count == 1 { "1 page".to_owned() } else { format!("{count} pages") };
+        let notes = [
+            (heads, format!("heads and feet of {}", pages(heads))),
+            (self.damaged, format!("{} that could not be read to the end", pages(self.damaged))),
+            (self.drawn, format!("{} that draw too much", pages(self.drawn))),
+            (self.cut, format!("what comes after {MAX_GLYPHS} letters, on {}", pages(self.cut))),
+        ];
+        notes.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note).collect()
+    }
 }
 
 fn information(document: &Document) -> FileMetadata {
@@ -83,15 +168,4 @@ fn date(value: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_iso_dates() {
-        assert_eq!(date("D:20260303091500+01'00'").as_deref(), Some("2026-03-03T09:15:00+01:00"));
-        assert_eq!(date("D:20260303091500Z00'00'").as_deref(), Some("2026-03-03T09:15:00Z"));
-        assert_eq!(date("D:202603").as_deref(), Some("2026-03"));
-        assert_eq!(date("D:2026030309").as_deref(), Some("2026-03-03T09"));
-        assert_eq!(date("3 March"), None);
-    }
-}
+mod tests;
