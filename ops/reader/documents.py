@@ -148,7 +148,11 @@ class Document:
     text: str
     stated: list  # of (Subject, Fact)
     subjects: list
+    sheets: list = dataclasses.field(default_factory=list)  # of Filled (sheets.py)
 
+    def add(self, other):
+        """What another one states stands here, too; its text is the caller's."""
+        self.stated, self.subjects, self.sheets = self.stated + other.stated, self.subjects + other.subjects, self.sheets + other.sheets
 
 
 def document(subject, rng, facts=None, dated=None, changed=False):

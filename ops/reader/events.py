@@ -15,6 +15,8 @@ KINDS = {"n": "int 11 480", "n3": "int 2 12"}
 class Event:
     text: str
     asked: list
+    open: list
+    """Questions in its words that it does not answer: `? QUESTION = -`."""
 
 
 def read_events(language):
@@ -22,14 +24,17 @@ def read_events(language):
     events = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("- "):
-            events.append(Event(line[2:], []))
+            events.append(Event(line[2:], [], []))
         elif line.startswith("? "):
             question, _, answer = line[2:].rpartition(" = ")
-            events[-1].asked.append((question, answer))
+            if answer == "-":
+                events[-1].open.append(question)
+            else:
+                events[-1].asked.append((question, answer))
     return events
 
 
-EVENTS = read_events("en")
+EVENTS = {language: read_events(language) for language in ("en", "de", "fr")}
 
 
 class Happened:
@@ -38,13 +43,13 @@ class Happened:
     world = None
     name = "an event"
 
-    def __init__(self, event, rng):
+    def __init__(self, event, rng, language="en"):
         self.event = event
         self.slots = {}
         # In the order of the text: a set has another one in each process.
         for slot in dict.fromkeys(re.findall(r"\{(\w+)\}", event.text)):
             kind = KINDS.get(slot) or KINDS.get(slot.rstrip("0123456789")) or slot.rstrip("0123456789")
-            self.slots[slot] = values.value(rng, "en", kind)
+            self.slots[slot] = values.value(rng, language, kind)
         self.text = filled(event.text, self.slots)
         self.name = self.text
 
@@ -60,18 +65,26 @@ class Happened:
     def question(self, fact, rng, name=None):
         return filled(fact.questions[0], self.slots)
 
-
-TITLES = [
-    "Notes", "Diary", "Letter", "News", "notes.txt", "Notice board", "Re: this week", "report-{}.docx", "Chronicle", "To all", "Page {}", "Log {}", "{}.md", "Mail of {}",
-]
+    def unanswered(self, rng):
+        return filled(rng.choice(self.event.open), self.slots)
 
 
-def page(events, rng):
+TITLES = {
+    "en": [
+        "Notes", "Diary", "Letter", "News", "notes.txt", "Notice board", "Re: this week", "report-{}.docx", "Chronicle", "To all", "Page {}",
+        "Log {}", "{}.md", "Mail of {}",
+    ],
+    "de": ["Notizen", "Tagebuch", "Brief", "Neues", "notizen.txt", "Aushang", "Re: diese Woche", "bericht-{}.docx", "Chronik", "Seite {}", "{}.md"],
+    "fr": ["Notes", "Journal", "Lettre", "Nouvelles", "notes.txt", "Affichage", "Re : cette semaine", "rapport-{}.docx", "Chronique", "Page {}", "{}.md"],
+}
+
+
+def page(events, rng, language="en"):
     """A passage of several events."""
-    happened = [Happened(event, rng) for event in events]
+    happened = [Happened(event, rng, language) for event in events]
     said = [one.text for one in happened]
     for _ in range(rng.choice([0, 0, 1, 1, 2])):
-        said.insert(rng.randint(0, len(said)), rng.choice(FILLERS["en"]))
+        said.insert(rng.randint(0, len(said)), rng.choice(FILLERS[language]))
     style = rng.random()
     if style < 0.65:
         text = " ".join(said)
@@ -79,5 +92,5 @@ def page(events, rng):
         text = "\n\n".join(said)
     else:
         text = "\n".join("- " + one for one in said)
-    title = rng.choice(TITLES).format(values.invented(rng) if rng.random() < 0.5 else rng.randint(1, 99))
+    title = rng.choice(TITLES[language]).format(values.invented(rng) if rng.random() < 0.5 else rng.randint(1, 99))
     return Document(title, text, [(one, fact) for one in happened for fact in one.facts()], happened)

@@ -6,6 +6,7 @@ import re
 import values
 from documents import WORLDS, Document, Subject, document, table
 from events import EVENTS, Happened, page
+from sheets import pages
 
 SYSTEM = "Answer each question from the passages."
 """The program's own (`PromptFormat` in actors/src/prompt.rs), as are the next two."""
@@ -36,14 +37,14 @@ class Samples:
     def filler(self):
         """A passage about something else, for a primer."""
         if self.rng.random() < 0.5:
-            one = page(self.rng.sample(EVENTS, self.rng.randint(2, 5)), self.rng)
+            one = page(self.rng.sample(EVENTS["en"], self.rng.randint(2, 5)), self.rng)
         else:
             one = document(Subject(self.rng.choice(WORLDS["en"]), self.rng), self.rng)
         return one.title, one.text
 
     def sample(self):
         rng = self.rng
-        language = rng.choices(["en", "de", "fr"], [84, 9, 7])[0]
+        language = rng.choices(["en", "de", "fr"], [56, 24, 20])[0]
         documents = self.documents(language)
         conversations = {}
         for _ in range(2 * self.questions):
@@ -58,16 +59,19 @@ class Samples:
         worlds = WORLDS[language]
         world = rng.choice(worlds)
         found = []
-        count = rng.choice([2, 2, 3, 3, 4, 4, 5])
+        count = rng.choice([2, 2, 2, 3, 3, 4])
         self.newest = None
-        self.events = rng.sample(EVENTS, len(EVENTS)) if language == "en" else []
+        self.events = rng.sample(EVENTS[language], len(EVENTS[language]))
         if rng.random() < 0.15:
             found = self.contradicting(world)
         elif rng.random() < 0.2 and language == "en":
             found = self.two_steps(world)
         while len(found) < count:
-            if self.events and rng.random() < 0.3:
-                found.append(page([self.events.pop() for _ in range(rng.choice([1, 2, 2, 3, 4, 5]))], rng))
+            if rng.random() < 0.4:
+                found += pages(rng, language, self.sheets_of(found))
+                continue
+            if len(self.events) > 5 and rng.random() < 0.4:
+                found.append(page([self.events.pop() for _ in range(rng.choice([1, 2, 2, 3, 4, 5]))], rng, language))
                 continue
             kind = rng.random()
             if found and kind < 0.12:
@@ -86,22 +90,23 @@ class Samples:
             names = {subject.name for page in found for subject in page.subjects}
             if not any(subject.name in names for subject in one.subjects):
                 found.append(one)
-        if language == "en" and rng.random() < 0.5:
+        if len(self.events) > 12 and rng.random() < 0.5:
             # Longer pages: of two that have nothing to do with one another.
             for _ in range(rng.choice([1, 1, 2])):
-                more = page([self.events.pop() for _ in range(3)], rng)
+                more = page([self.events.pop() for _ in range(3)], rng, language)
                 one = rng.choice(found)
                 one.text += f"\n\n{more.text}"
-                one.stated, one.subjects = one.stated + more.stated, one.subjects + more.subjects
+                one.add(more)
         if rng.random() < self.long:
             for one in found:
                 self.lengthen(one, found, language, rng.randint(70, 170))
         for one in found:
             if self.events and rng.random() < 0.2:
                 # Something else on the same page.
-                happened = Happened(self.events.pop(), rng)
+                happened = Happened(self.events.pop(), rng, language)
                 one.text = f"{happened.text} {one.text}" if rng.random() < 0.3 else f"{one.text}\n\n{happened.text}"
                 one.stated += [(happened, fact) for fact in happened.facts()]
+                one.subjects = [*one.subjects, happened]
         rng.shuffle(found)
         return found
 
@@ -109,8 +114,11 @@ class Samples:
         """More on a page, until it has so many words, as passages of a corpus have: other things, and of the same kind of answers."""
         rng = self.rng
         while len(page_.text.split()) < words:
-            if self.events and rng.random() < 0.6:
-                more = page([self.events.pop() for _ in range(min(len(self.events), rng.choice([1, 2, 3])))], rng)
+            kind = rng.random()
+            if self.events and kind < 0.4:
+                more = page([self.events.pop() for _ in range(min(len(self.events), rng.choice([1, 2, 3])))], rng, language)
+            elif kind < 0.65 and len(made := pages(rng, language, self.sheets_of(found))) == 1:
+                more = made[0]
             else:
                 more = document(Subject(rng.choice(WORLDS[language]), rng), rng)
                 names = {subject.name for one in found for subject in one.subjects}
@@ -119,7 +127,10 @@ class Samples:
             head = f"## {more.title}\n\n" if rng.random() < 0.3 else ""
             between = rng.choice(["\n\n", "\n\n", "\n", " "])
             page_.text += ("\n\n" if head else between) + head + more.text
-            page_.stated, page_.subjects = page_.stated + more.stated, page_.subjects + more.subjects
+            page_.add(more)
+
+    def sheets_of(self, found):
+        return {filled.sheet.name for one in found for filled in one.sheets}
 
     def contradicting(self, world):
         """Two pages of different dates about the same; the later one holds."""
@@ -184,7 +195,7 @@ class Samples:
         """A question, its answer, its subject and fact."""
         rng = self.rng
         kind = rng.random()
-        if kind < 0.2:
+        if kind < 0.23:
             return self.unanswerable(documents, language)
         if kind < 0.32 and (compared := self.compared(documents)):
             return compared
@@ -195,6 +206,10 @@ class Samples:
             stated = [each for each in stated if hasattr(each[0], "reached")] or stated
         if not stated:
             return self.unanswerable(documents, language)
+        if rng.random() < 0.5:
+            # A list has more facts than a letter, but is not asked about more.
+            page = rng.choice([one for one in documents if any(each[2] is one for each in stated)])
+            stated = [each for each in stated if each[2] is page]
         subject, fact, page = rng.choice(stated)
         name = None
         if hasattr(subject, "reached") and rng.random() < 0.7:
@@ -237,10 +252,21 @@ class Samples:
     def unanswerable(self, documents, language):
         """What is not said of somebody who is there, or of somebody who is not."""
         rng = self.rng
+        sheets = [one for page in documents for one in page.sheets]
         subjects = [subject for one in documents for subject in one.subjects]
+        near = [one for one in subjects if isinstance(one, Happened) and one.event.open]
+        if near and rng.random() < (0.3 if sheets else 0.5):
+            return rng.choice(near).unanswered(rng), REFUSALS[language], None, None
+        if sheets and rng.random() < 0.7:
+            return rng.choice(sheets).unanswered(), REFUSALS[language], None, None
         subject = rng.choice(subjects)
         if subject.world is None or (self.events and rng.random() < 0.15):
-            other = Happened(rng.choice(self.events), rng)
+            if not self.events:
+                other = Subject(rng.choice(WORLDS[language]), rng)
+                if other.name in {one.name for one in subjects}:
+                    return self.unanswerable(documents, language)
+                return other.question(rng.choice(other.world.facts), rng), REFUSALS[language], None, None
+            other = Happened(rng.choice(self.events), rng, language)
             return other.question(rng.choice(other.facts()), rng), REFUSALS[language], None, None
         said = {fact.slot for one in documents for about, fact in one.stated if about.name == subject.name}
         rest = [fact for fact in subject.world.facts if fact.slot not in said]

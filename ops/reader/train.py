@@ -5,8 +5,8 @@
 
 MODEL is a folder of transformers or a GGUF file of a Llama-like model with a chat template in ChatML's form. Half of the contexts are read
 in full, half as ragstone's store has them (a passage's KV computed after system prompt and a primer of unrelated passages, moved to its
-place). Every other step also keeps to what the model says in ordinary chats. All from one seed. OUT is a PEFT folder, written again and again;
-`state.pt` in it is what a run that broke off goes on with, by the same command.
+place). Every other step also keeps to what the model says in ordinary chats. All from one seed, but with --minutes, where it
+is the machine that says how far it comes. OUT is a PEFT folder, written again and again; `state.pt` in it is what a run that broke off goes on with, by the same command.
 """
 
 import argparse
@@ -148,9 +148,9 @@ def begin_with(model, folder):
 
 
 def resume(path, model, optimizer, how):
-    """The step to go on with: the same bits as if nothing had broken off."""
+    """The step to go on with, and the seconds so far: the same bits as if nothing had broken off."""
     if not path.exists():
-        return 0
+        return 0, 0
     state = torch.load(path)
     if state["how"] != how:
         raise SystemExit(f"{path} is of a training with other options; remove it, or give another --out")
@@ -158,7 +158,7 @@ def resume(path, model, optimizer, how):
         for name, tensor in model.adapter.items():
             tensor.copy_(state["adapter"][name])
     optimizer.load_state_dict(state["optimizer"])
-    return state["step"]
+    return state["step"], state.get("seconds", 0)
 
 
 def train(rank, arguments, meeting):
@@ -183,13 +183,20 @@ def train(rank, arguments, meeting):
     parameters = list(model.adapter.values())
     optimizer = torch.optim.AdamW(parameters, lr=arguments.rate, weight_decay=0.01)
     steps = arguments.contexts // arguments.batch
-    how = [getattr(arguments, name) for name in ("contexts", "questions", "long", "batch", "rank", "rate", "seed", "processes")]
+    how = [getattr(arguments, name) for name in ("contexts", "questions", "long", "batch", "rank", "rate", "seed", "processes", "minutes")]
     state = arguments.out / "state.pt"
-    first = resume(state, model, optimizer, how)
+    first, before = resume(state, model, optimizer, how)
     torch.distributed.barrier()
     begin, recent = time.monotonic(), {"full": [], "reuse": [], "chat": []}
     for step in range(first, steps):
-        rate = arguments.rate * min(1, (step + 1) / 10) * max(0.04, 1 - step / steps)
+        share = torch.tensor(step / steps)
+        if arguments.minutes:
+            # One clock for all: their rates are the same.
+            share = torch.tensor((before + time.monotonic() - begin) / 60 / arguments.minutes)
+            torch.distributed.broadcast(share, 0)
+        share = share.item()
+        is_last = step == steps - 1 or share >= 1
+        rate = arguments.rate * min(1, (step + 1) / 10) * max(0.04, 1 - share)
         for group in optimizer.param_groups:
             group["lr"] = rate
         for at in range(rank, arguments.batch, arguments.processes):
@@ -217,11 +224,14 @@ def train(rank, arguments, meeting):
             print(json.dumps(row), flush=True)
             with (arguments.out / "training-log.jsonl").open("a") as log:
                 log.write(json.dumps(row) + "\n")
-        if rank == 0 and (step % arguments.every == arguments.every - 1 or step == steps - 1):
+        if rank == 0 and (step % arguments.every == arguments.every - 1 or is_last):
             save(model, arguments.out, arguments.model.stem)
             fresh = state.with_suffix(".new")
-            torch.save({"how": how, "adapter": model.adapter, "optimizer": optimizer.state_dict(), "step": step + 1}, fresh)
+            seconds = before + time.monotonic() - begin
+            torch.save({"how": how, "adapter": model.adapter, "optimizer": optimizer.state_dict(), "step": step + 1, "seconds": seconds}, fresh)
             fresh.rename(state)
+        if is_last:
+            break
 
 
 def main():
@@ -237,6 +247,9 @@ def main():
     parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--seed", type=int, default=56)
     parser.add_argument("--processes", type=int, default=2, help="of one thread each; another number gives other bits")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="the rate falls with the clock, and training ends with it: not repeatable from the seed"
+    )
     parser.add_argument("--every", type=int, default=20, help="steps between two writings")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

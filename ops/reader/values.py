@@ -98,7 +98,147 @@ def password(rng, language):
     return rng.choice(["-", "", "."]).join([rng.choice(WORDS), rng.choice(WORDS), str(rng.randint(10, 999))])
 
 
+def comma(number, language):
+    return number if language == "en" else number.replace(".", ",")
+
+
+def day(rng, language):
+    """A date with all that it may have: an answer has all of it, too."""
+    weekday, at, month = rng.choice(DAYS[language]), rng.randint(1, 28), rng.choice(MONTHS[language])
+    year = rng.randint(2019, 2027)
+    if language == "en":
+        forms = ["{w} {d} {m} {y}", "{w}, {m} {d}, {y}", "{w} {d} {m}", "{d} {m} {y}", "{m} {d}", "{w}, {d} {m}"]
+    elif language == "de":
+        forms = ["{w}, {d}. {m} {y}", "{w}, {d}. {m}", "{d}. {m} {y}", "{d}. {m}", "{d}.{n}.{y}"]
+    else:
+        forms = ["{w} {d} {m} {y}", "{w} {d} {m}", "{d} {m} {y}", "{d} {m}", "{d}/{n:02}/{y}"]
+    return rng.choice(forms).format(w=weekday, d=at, m=month, y=year, n=MONTHS[language].index(month) + 1)
+
+
+def hour(rng, language, low=5, high=22):
+    """A time of day, without what stands behind it in German."""
+    at, minute = rng.randint(low, high), rng.choice([0, 0, 0, 15, 30, 30, 45, 10, 50])
+    if language == "fr":
+        return f"{at} h {minute:02}" if minute else f"{at} h"
+    if language == "de":
+        return f"{at}:{minute:02}" if minute else rng.choice([f"{at}", f"{at}:00"])
+    return f"{at}:{minute:02}"
+
+
+def clock(rng, language):
+    if language == "en" and rng.random() < 0.5:
+        return f"{rng.randint(1, 12)}:{rng.choice(['00', '15', '30', '45'])} {rng.choice(['am', 'pm'])}"
+    return hour(rng, language) + (" Uhr" if language == "de" else "")
+
+
+def hours(rng, language):
+    first, last = hour(rng, language, 5, 13), hour(rng, language, 14, 23)
+    if language == "de":
+        return f"von {first} bis {last} Uhr"
+    return f"from {first} to {last}" if language == "en" else f"de {first} à {last}"
+
+
+def slot(rng, language):
+    name, other = rng.sample(DAYS[language], 2)
+    if language == "de":
+        days = rng.choice([f"{name.lower()}s", f"{name.lower()}s", f"{name.lower()}s und {other.lower()}s"])
+    elif language == "en":
+        days = rng.choice([f"on {name}s", f"on {name}s", f"on {name}s and {other}s", f"every {name}"])
+    else:
+        days = rng.choice([f"le {name}", f"le {name}", f"le {name} et le {other}", f"chaque {name}"])
+    return f"{days} {hours(rng, language)}"
+
+
+def cost(rng, language):
+    value = rng.choice([rng.randint(2, 95), rng.randint(2, 95), rng.randint(100, 990), rng.randint(1000, 9900)])
+    cents = f".{rng.choice([5, 20, 50, 50, 80, 90]):02}" if value < 100 and rng.random() < 0.4 else ""
+    if language == "en":
+        whole = f"{value:,}" + cents if rng.random() < 0.6 else f"{value}{cents}"
+        return rng.choice(["€{}", "${}", "£{}", "{} euros", "{} pounds", "{} francs"]).format(whole)
+    between = "." if language == "de" else " "
+    whole = (f"{value:,}".replace(",", between) if rng.random() < 0.6 else str(value)) + cents.replace(".", ",")
+    return rng.choice(["{} Euro", "{} Euro", "{} €", "{} Franken"] if language == "de" else ["{} euros", "{} euros", "{} €", "{} francs"]).format(whole)
+
+
+def amount(rng, language, units):
+    value = rng.choice([str(rng.randint(2, 90)), str(rng.randint(2, 12)), f"{rng.randint(1, 9)}.{rng.choice([5, 5, 2, 8])}", str(rng.randint(10, 60) * 10)])
+    return f"{comma(value, language)} {rng.choice(units.split('|'))}"
+
+
+UNITS = {
+    "en": ["minutes", "hours", "days", "weeks", "months"],
+    "de": ["Minuten", "Stunden", "Tage", "Wochen", "Monate"],
+    "fr": ["minutes", "heures", "jours", "semaines", "mois"],
+}
+FEW = {
+    "en": "two three four five six seven eight".split(),
+    "de": "zwei drei vier fünf sechs sieben acht".split(),
+    "fr": "deux trois quatre cinq six sept huit".split(),
+}
+
+
+def span(rng, language):
+    few = rng.choice(FEW[language]) if rng.random() < 0.5 else str(rng.choice([2, 3, 5, 6, 8, 10, 12, 14, 20, 30, 36, 40, 45, 48, 90]))
+    return f"{few} {rng.choice(UNITS[language])}"
+
+
+def often(rng, language):
+    """How often: a rhythm, or times in a while."""
+    few, unit = rng.choice(FEW[language]), rng.randint(1, 4)
+    if rng.random() < 0.5:
+        each = UNITS[language][unit]
+        if language == "fr":
+            return f"{'toutes' if each in ('heures', 'semaines') else 'tous'} les {few} {each}"
+        return f"every {few} {each}" if language == "en" else f"alle {few} {each}"
+    while_ = rng.randint(0, 3)
+    if language == "en":
+        return f"{rng.choice(['once', 'twice', 'three times', 'four times'])} a {['day', 'week', 'month', 'year'][while_]}"
+    if language == "de":
+        return f"{rng.choice(['einmal', 'zweimal', 'dreimal', 'viermal'])} {['am Tag', 'in der Woche', 'im Monat', 'im Jahr'][while_]}"
+    return f"{rng.choice(['une', 'deux', 'trois', 'quatre'])} fois par {['jour', 'semaine', 'mois', 'an'][while_]}"
+
+
+WHERE = {
+    "en": (
+        "in the cellar|in the attic|in the corridor|on the second floor|in the yard|at the gate|in the back room|on the landing|in the old mill|in the tall cupboard",
+        "beside the boiler|under the window|behind the stairs|next to the lift|left of the door|under the clock|beside the sink|opposite the office|on the lowest shelf",
+    ),
+    "de": (
+        "im Keller|auf dem Dachboden|im Flur|im zweiten Stock|im Hof|am Tor|im Hinterzimmer|im hohen Schrank|in der alten Mühle|an der Kasse",
+        "neben der Heizung|unter dem Fenster|hinter der Treppe|neben dem Aufzug|links von der Tür|unter der Uhr|gegenüber vom Büro|ganz unten",
+    ),
+    "fr": (
+        "à la cave|au grenier|dans le couloir|au deuxième étage|dans la cour|au portail|dans l'arrière-salle|dans la grande armoire|au vieux moulin|à la caisse",
+        "à côté de la chaudière|sous la fenêtre|derrière l'escalier|près de l'ascenseur|à gauche de la porte|sous l'horloge|en face du bureau|tout en bas",
+    ),
+}
+
+
+def where(rng, language):
+    first, second = (rng.choice(part.split("|")) for part in WHERE[language])
+    return rng.choice([f"{first} {second}", f"{first}, {second}", first])
+
+
+def titled(rng, language):
+    """A person, often with a title."""
+    title = {"en": ["Dr", "Mrs", "Mr", "Ms"], "de": ["Dr.", "Frau", "Herr"], "fr": ["Dr", "Mme", "M."]}[language]
+    kind = rng.random()
+    name = person(rng, language)
+    if kind < 0.6:
+        return name
+    return f"{rng.choice(title)} {name if kind < 0.8 else name.split()[1]}"
+
+
 KINDS = {
+    "day": day,
+    "clock": clock,
+    "hours": hours,
+    "slot": slot,
+    "cost": cost,
+    "span": span,
+    "often": often,
+    "where": where,
+    "titled": titled,
     "person": person,
     "place": place,
     "last": lambda rng, _: rng.choice(LAST) if rng.random() < 0.6 else invented(rng),
@@ -130,10 +270,12 @@ KINDS = {
 
 
 def value(rng, language, kind):
-    """A value of `kind`: a name of KINDS, `int LOW HIGH` or `pick A|B|C`."""
+    """A value of `kind`: a name of KINDS, `int LOW HIGH`, `pick A|B|C` or `amount UNIT|UNIT`."""
     name, _, rest = kind.partition(" ")
     if name == "int":
         return number(rng, *map(int, rest.split()))
     if name == "pick":
         return rng.choice(rest.split("|"))
+    if name == "amount":
+        return amount(rng, language, rest)
     return KINDS[name](rng, language)
