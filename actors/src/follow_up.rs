@@ -9,6 +9,8 @@ const MOST_WORDS: usize = 2;
 const MOST_LEANING_WORDS: usize = 16;
 /// A longer answer says more than what is asked about.
 const MOST_ANSWER_WORDS: usize = 24;
+/// Of a question before the last one.
+const MOST_BEFORE_BYTES: usize = 512;
 /// Questions before the last one, each leaning on the one before it.
 const MOST_BEFORE: usize = 2;
 
@@ -36,18 +38,21 @@ const PRONOUNS: &[&str] = &[
     "dort", "davon", "dafür", "dazu", "darauf", "damit", "elle", "ils", "elles", "lui", "leur", "cela", "ça", "celui",
     "celle", "ceux",
 ];
-/// An article elsewhere, and one of these at the end: "Wer repariert das?"
-const PRONOUN_AT_THE_END: &str = "das";
+/// Other words elsewhere, and pronouns at the end: "Wer repariert das?", "How much is this?", not "this week".
+const PRONOUNS_AT_THE_END: &[&str] = &[
+    "das", "es", "this", "that", "these", "those", "one", "ones", "dies", "diese", "dieser", "dieses", "celui",
+    "celle", "ceux",
+];
 /// Words that say nothing about what is asked.
 const EMPTY: &[&str] = &[
     "a", "an", "the", "is", "are", "was", "were", "do", "does", "did", "can", "could", "will", "would", "should",
-    "what", "when", "where", "which", "who", "why", "how", "much", "many", "of", "in", "on", "at", "to", "for", "with",
-    "by", "from", "or", "i", "you", "we", "me", "my", "please", "if", "not", "no", "yes", "so", "then", "be", "have",
-    "has", "about", "der", "die", "den", "dem", "ein", "eine", "einen", "ist", "sind", "war", "was", "wann", "wo",
-    "wer", "wie", "warum", "welche", "welcher", "viel", "viele", "von", "im", "am", "zu", "für", "mit", "oder", "ich",
-    "man", "wir", "nicht", "kann", "das", "es", "gibt", "there", "il", "y", "en", "le", "la", "les", "un", "une",
-    "est", "sont", "que", "quoi", "quand", "où", "qui", "comment", "combien", "pourquoi", "de", "du", "des", "à", "au",
-    "pour", "avec", "je", "on", "nous",
+    "what", "when", "where", "which", "who", "why", "how", "much", "many", "this", "that", "these", "those", "one",
+    "of", "in", "on", "at", "to", "for", "with", "by", "from", "or", "please", "if", "not", "no", "yes", "so", "then",
+    "be", "have", "has", "about", "der", "die", "den", "dem", "ein", "eine", "einen", "ist", "sind", "war", "was",
+    "wann", "wo", "wer", "wie", "warum", "welche", "welcher", "viel", "viele", "von", "im", "am", "zu", "für", "mit",
+    "oder", "ich", "man", "wir", "nicht", "kann", "das", "es", "gibt", "there", "il", "y", "en", "le", "la", "les",
+    "un", "une", "est", "sont", "que", "quoi", "quand", "où", "qui", "comment", "combien", "pourquoi", "de", "du",
+    "des", "à", "au", "pour", "avec",
 ];
 
 /// What to search for: what the user said last, behind which the results of tools may stand, with what it leans on.
@@ -59,7 +64,7 @@ pub fn searched(messages: &[ChatMessage]) -> String {
         let Some(before) = last_of_user(&messages[..behind]).filter(|_| leaning) else { break };
         let answers = messages[before + 1..behind].iter().filter(|message| message.role == "assistant");
         let answer = answers.map(|message| message.content.trim()).find(|text| is_short(text)).unwrap_or_default();
-        let asked = messages[before].content.trim();
+        let asked = end_of(messages[before].content.trim());
         leaning = leans(asked);
         query =
             [asked, answer, query.as_str()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n");
@@ -78,19 +83,36 @@ fn is_short(answer: &str) -> bool {
 
 /// Whether a message says too little by itself.
 fn leans(message: &str) -> bool {
-    let message = message.trim().to_lowercase();
     let words: Vec<&str> =
         message.split(|c: char| !c.is_alphanumeric() && c != '\'').filter(|word| !word.is_empty()).collect();
     if words.is_empty() || words.len() > MOST_LEANING_WORDS {
         return false;
     }
-    let begins = |beginning: &&str| {
-        message.strip_prefix(*beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+    let lower = message.trim().to_lowercase();
+    let begins =
+        |beginning: &&str| lower.strip_prefix(*beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+    // IT is no pronoun, and within a sentence Sie and Ihre are whoever is asked.
+    let is_name = |at: usize, word: &str| {
+        at > 0 && word.starts_with(char::is_uppercase) || word.len() > 1 && !word.contains(char::is_lowercase)
     };
-    let is_pronoun = |word: &&str| PRONOUNS.contains(word);
-    let telling = words.iter().filter(|word| !EMPTY.contains(word) && !is_pronoun(word)).count();
-    let has_pronoun = words.iter().any(is_pronoun) || words.last() == Some(&PRONOUN_AT_THE_END);
-    BEGINNINGS.iter().any(begins) || telling == 0 || (telling <= MOST_WORDS && has_pronoun)
+    let mut telling = 0;
+    let mut has_pronoun = false;
+    for (at, word) in words.iter().enumerate() {
+        let lower = word.to_lowercase();
+        let is_pronoun = PRONOUNS.contains(&lower.as_str()) && !is_name(at, word);
+        has_pronoun |= is_pronoun || (at + 1 == words.len() && PRONOUNS_AT_THE_END.contains(&lower.as_str()));
+        let says_nothing = EMPTY.contains(&lower.as_str()) && !is_name(at, word);
+        telling += usize::from(!is_pronoun && !says_nothing);
+    }
+    let shouts = !message.contains(char::is_lowercase);
+    BEGINNINGS.iter().any(begins) && !is_name(0, words[0])
+        || telling == 0
+        || (telling <= MOST_WORDS && has_pronoun && !shouts)
+}
+
+/// The end of a long message, where what is asked stands.
+fn end_of(message: &str) -> &str {
+    &message[message.ceil_char_boundary(message.len().saturating_sub(MOST_BEFORE_BYTES))..]
 }
 
 #[cfg(test)]
@@ -125,6 +147,14 @@ mod tests {
             assert_eq!(talk(leaning), format!("Which pump is in the cellar?\nThe Q-105.\n{leaning}"));
         }
         for whole in [
+            "Wie erreiche ich Sie?",
+            "Wann haben Sie geöffnet?",
+            "Wo finde ich Ihre Adresse?",
+            "Who is on call this week?",
+            "What is one mile?",
+            "What is IT?",
+            "Who are you?",
+            "AND gate truth table",
             "Is there a sauna?",
             "Gibt es einen Aufzug?",
             "Wann öffnet das Museum?",
@@ -157,6 +187,9 @@ mod tests {
             ("user", "Why?"),
         ];
         assert_eq!(searched(&conversation(&chain)), "Who keeps the keys?\nIda.\nAnd when?\nDaily.\nWhy?");
+        let pasted = "word ".repeat(9999) + "Who keeps the keys?";
+        let query = searched(&conversation(&[("user", &pasted), ("user", "And why?")]));
+        assert!(query.ends_with("Who keeps the keys?\nAnd why?") && query.len() < 600, "{}", query.len());
         assert_eq!(searched(&conversation(&[("user", "Why?")])), "Why?");
         assert_eq!(searched(&[]), "");
     }

@@ -10,7 +10,7 @@ use actix_web::http::header::{
 };
 
 /// Headers of answers that a page may read.
-const EXPOSED: HeaderValue = HeaderValue::from_static("retry-after, x-ragstone-ignored");
+const EXPOSED: HeaderValue = HeaderValue::from_static("mcp-session-id, retry-after, x-ragstone-ignored");
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, DELETE");
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
@@ -34,11 +34,12 @@ pub fn preflight(method: &Method, headers: &HeaderMap) -> Option<HttpResponse> {
     Some(response)
 }
 
-/// Lets the page that sent the request read its answer. For one that was let through alone.
+/// Lets the page that sent the request, if one did, read its answer. For one that was let through alone.
 pub fn let_read(request: Option<HeaderValue>, response: &mut HeaderMap) {
     if let Some(origin) = request {
         response.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         response.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
-        response.append(VARY, HeaderValue::from_static("origin"));
     }
+    // Also of an answer to nobody's page: a cache must not give it to one.
+    response.append(VARY, HeaderValue::from_static("origin"));
 }

@@ -56,8 +56,7 @@ pub async fn put(
             (documents, read)
         });
         let (documents, read) = read.await.map_err(|_| Error::internal("the reading of the file broke off"))?;
-        let mut left_out: Vec<String> = documents.iter().flat_map(|document| document.left_out.clone()).collect();
-        left_out.truncate(MOST_LEFT_OUT);
+        let left_out = documents.iter().flat_map(|document| &document.left_out).take(MOST_LEFT_OUT).cloned().collect();
         let has_text = documents.iter().any(|document| !document.text.trim().is_empty());
         let not_read = match read {
             Ok(()) => (!has_text).then(|| "it has no text, and nothing of it is stored".to_owned()),

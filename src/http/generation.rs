@@ -257,7 +257,6 @@ impl Generation {
     }
 }
 
-/// `n`, the choices that are returned, and `best_of`, the answers that they are chosen from.
 /// A bound on an answer's tokens. Clients of Ollama and llama.cpp send -1 for none: it is as long as the context has room.
 fn most_tokens(fields: &mut Fields, name: &str) -> Result<Option<usize>> {
     match fields.take::<i64>(name)? {
@@ -269,6 +268,7 @@ fn most_tokens(fields: &mut Fields, name: &str) -> Result<Option<usize>> {
     }
 }
 
+/// `n`, the choices that are returned, and `best_of`, the answers that they are chosen from.
 fn choices(fields: &mut Fields) -> Result<(usize, usize)> {
     let count = fields.take::<usize>("n")?.unwrap_or(1);
     if !(1..=MAX_ANSWERS).contains(&count) {

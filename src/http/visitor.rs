@@ -4,7 +4,7 @@
 //! - **Host**: a page whose name its owner re-binds to 127.0.0.1 is of "the same origin" to the browser, and reads answers. Its
 //!   requests carry that name. Addresses, `localhost` and names without a dot (which no public page has) are let through,
 //!   others only when they are allowed.
-//! - **Origin**: a page of another site can send, though not read. Only our own pages and allowed ones may.
+//! - **Origin**: a page of another site can send, though not read. Only our own pages and allowed ones may, and these may read, too ([`super::cors`]).
 
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};

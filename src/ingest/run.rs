@@ -156,13 +156,13 @@ impl<'a> Run<'a> {
                 Step::Document(document) => {
                     has_some = true;
                     has_text |= !document.text.trim().is_empty();
-                    left_out.extend_from_slice(&document.left_out);
+                    let room = MOST_LEFT_OUT.saturating_sub(left_out.len());
+                    left_out.extend(document.left_out.iter().take(room).cloned());
                     self.commit_if_full().await?;
                     self.batch.push(*document);
                 }
                 Step::Done if has_text => {
                     if !left_out.is_empty() {
-                        left_out.truncate(MOST_LEFT_OUT);
                         self.name(path, left_out.join("; "), NotTakenKind::LeftOut).await;
                     }
                     break;

@@ -20,7 +20,7 @@ async fn bodies_that_are_no_requests() {
         (b"{\"messages\":", 400, "not valid JSON"),
         (b"[]", 400, "JSON object"),
         (b"{\"messages\": \"\xff\xfe\"}", 400, "UTF-8"),
-        (b"{\"messages\": \"\\ud800\"}", 400, "not valid JSON"),
+        (b"{\"messages\": \"\\ud8\"}", 400, "not valid JSON"),
         (&[b' '; 30_000], 413, "20000 bytes"),
     ];
     for path in [CHAT, TEXT, "/v1/embeddings", "/v1/collections/c/documents", "/v1/collections/c/search"] {
@@ -51,7 +51,7 @@ async fn fields_that_are_wrong_are_named() {
         (json!({ "messages": hello(), "temperature": 9 }), ""),
         (json!({ "messages": hello(), "top_p": 0 }), ""),
         (json!({ "messages": hello(), "max_tokens": 0 }), "max_tokens"),
-        (json!({ "messages": hello(), "max_tokens": -1 }), "max_tokens"),
+        (json!({ "messages": hello(), "max_tokens": -2 }), "max_tokens"),
         (json!({ "messages": hello(), "stop": [""] }), "stop"),
         (json!({ "messages": hello(), "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
         (json!({ "messages": hello(), "ragstone": { "colection": "x" } }), "ragstone"),
@@ -157,4 +157,27 @@ async fn files_that_cannot_be_read_are_named_and_the_others_are_ingested() {
         let ran = ran.failed_with(&["nothing was taken: ", why, path.to_str().unwrap()]);
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(1), "", 1), "{ran:?}");
     }
+}
+
+/// What other services take, and clients send.
+#[tokio::test]
+async fn what_clients_send_to_others_is_taken_here() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    for (path, body) in [
+        (CHAT, json!({ "messages": hello(), "max_tokens": -1, "stop": ["."] })),
+        (CHAT, json!({ "messages": [{ "role": "system", "content": "Hello" }], "max_tokens": 2 })),
+        (CHAT, json!({ "messages": [{ "role": "developer", "content": "Hello" }], "max_tokens": 2 })),
+    ] {
+        let (status, answer) = service.post(path, &body).await;
+        assert_eq!(status, 200, "{body} {answer}");
+    }
+    let body = b"{\"messages\": [{\"role\": \"user\", \"content\": \"Hello \\ud83d\"}], \"max_tokens\": 2}";
+    assert_eq!(service.post_bytes(CHAT, body).await.0, 200);
+    let schema = json!({ "type": "object", "properties": { "a": { "const": 7 } }, "required": ["a"], "additionalProperties": false });
+    let format = json!({ "type": "json_object", "schema": schema });
+    let (status, answer) =
+        service.post(CHAT, &json!({ "messages": hello(), "max_tokens": 20, "response_format": format })).await;
+    let said = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
+    assert_eq!((status, serde_json::from_str::<Value>(said).ok()), (200, Some(json!({ "a": 7 }))), "{answer}");
 }

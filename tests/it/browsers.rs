@@ -115,3 +115,29 @@ async fn the_data_folder_is_its_users_own() {
     drop(folder.serve(&[]).await);
     assert_eq!(mode(&folder.data()), 0o700);
 }
+
+#[tokio::test]
+async fn pages_that_are_allowed_ask_before_and_read_after() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "allowed_origins=[\"https://chat.example.org\"]"]).await;
+    let answered = async |method: Method, origin: &str| {
+        let request = reqwest::Client::new().request(method, service.url("/v1/models")).header("origin", origin);
+        let asked = request.header("access-control-request-method", "GET");
+        asked.header("access-control-request-headers", "authorization, content-type").send().await.unwrap()
+    };
+    let header = |response: &reqwest::Response, name: &str| {
+        response.headers().get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
+    };
+    let asked = answered(Method::OPTIONS, "https://chat.example.org").await;
+    assert_eq!(asked.status(), 204);
+    assert_eq!(header(&asked, "access-control-allow-headers"), "authorization, content-type");
+    assert!(header(&asked, "access-control-allow-methods").contains("DELETE"));
+    for response in [asked, answered(Method::GET, "https://chat.example.org").await] {
+        assert_eq!(header(&response, "access-control-allow-origin"), "https://chat.example.org");
+        assert!(header(&response, "vary").contains("origin"));
+    }
+    for method in [Method::OPTIONS, Method::GET] {
+        let refused = answered(method, "https://evil.example").await;
+        assert_eq!((refused.status().as_u16(), header(&refused, "access-control-allow-origin")), (403, String::new()));
+    }
+}

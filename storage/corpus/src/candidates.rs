@@ -1,7 +1,8 @@
 //! What the searches found together, and the best of it.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::Passage;
 use super::fusion::Ranking;
@@ -13,6 +14,8 @@ use super::search::{Elsewhere, Hit};
 const MAX_ELSEWHERE: usize = 8;
 /// Texts that are nearly the same: so many of them stand among the best.
 const MOST_ALIKE: usize = 2;
+/// Of the best so many are compared with what comes behind them.
+const MOST_COMPARED: usize = 64;
 /// Of the words of both, in hundredths.
 const ALIKE_PERCENT: usize = 80;
 
@@ -66,50 +69,76 @@ impl Candidates {
     }
 
     /// The `top_k` best, each text once: under its best title, of the document that had it first, with the others named. Of texts that are nearly
-    /// the same, such as thirty editions of one, [`MOST_ALIKE`], and more of them only where nothing else is left.
-    pub fn best(self, scores: &[f32], top_k: usize) -> Vec<StoredHit> {
+    /// the same, such as thirty editions of one, [`MOST_ALIKE`], and more of them only where nothing else is left. And how many there are without
+    /// those.
+    pub fn best(self, scores: &[f32], top_k: usize) -> (Vec<StoredHit>, usize) {
         let mut ranked: Vec<(StoredPassage, f32)> = self.passages.into_iter().zip(scores.iter().copied()).collect();
         ranked.sort_by(|(a, a_score), (b, b_score)| {
             b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
         });
         // With those that are left for the end, as there are enough like them.
         let mut hits: Vec<(StoredHit, bool)> = Vec::new();
-        let (mut places, mut words): (HashMap<String, usize>, Vec<HashSet<String>>) = Default::default();
+        let (mut places, mut words, mut kept): (HashMap<String, usize>, Vec<Words>, usize) = Default::default();
         for (stored, score) in ranked {
             match places.entry(stored.passage.text.clone()) {
-                Entry::Vacant(place) if words.len() < top_k => {
-                    let own = words_of(&stored.passage.text);
-                    let is_left = words.iter().filter(|other| are_alike(other, &own)).count() >= MOST_ALIKE;
-                    if !is_left {
-                        words.push(own);
+                Entry::Vacant(place) if kept < top_k => {
+                    let own = Words::of(&stored.passage.text);
+                    let alike = words.iter().filter(|other| own.are_like(other)).take(MOST_ALIKE).count();
+                    if alike < MOST_ALIKE {
+                        kept += 1;
+                        if words.len() < MOST_COMPARED {
+                            words.push(own);
+                        }
                     }
                     place.insert(hits.len());
-                    hits.push((StoredHit { stored, score, also_in: Vec::new() }, is_left));
+                    hits.push((StoredHit { stored, score, also_in: Vec::new() }, alike == MOST_ALIKE));
                 }
                 Entry::Vacant(_) => {}
                 Entry::Occupied(place) => hits[*place.get()].0.note(stored),
             }
         }
-        let (left, kept): (Vec<_>, Vec<_>) = hits.into_iter().partition(|(_, is_left)| *is_left);
-        let mut hits: Vec<StoredHit> = kept.into_iter().map(|(hit, _)| hit).collect();
+        let (left, best): (Vec<_>, Vec<_>) = hits.into_iter().partition(|(_, is_left)| *is_left);
+        let mut hits: Vec<StoredHit> = best.into_iter().map(|(hit, _)| hit).collect();
         // Where there is nothing else, these are better than nothing, and no better than what stands before them.
         let last = hits.last().map_or(f32::MAX, |hit| hit.score);
-        let room = top_k.saturating_sub(hits.len());
-        hits.extend(left.into_iter().take(room).map(|(hit, _)| StoredHit { score: hit.score.min(last), ..hit }));
-        hits
+        hits.extend(
+            left.into_iter().take(top_k - kept).map(|(hit, _)| StoredHit { score: hit.score.min(last), ..hit }),
+        );
+        (hits, kept)
     }
 }
 
-/// Words of a text, as they stand.
-fn words_of(text: &str) -> HashSet<String> {
-    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
-}
+/// A text's words as they stand: their hashes, in order, each once.
+struct Words(Vec<u64>);
 
-/// Whether two texts have nearly the same words: editions of one.
-fn are_alike(one: &HashSet<String>, other: &HashSet<String>) -> bool {
-    let common = one.intersection(other).count();
-    let all = one.len() + other.len() - common;
-    common * 100 >= all * ALIKE_PERCENT
+impl Words {
+    fn of(text: &str) -> Self {
+        let hash = |word: &str| {
+            let mut hasher = DefaultHasher::new();
+            word.chars().flat_map(char::to_lowercase).for_each(|c| c.hash(&mut hasher));
+            hasher.finish()
+        };
+        let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+        let mut words: Vec<u64> = words.map(hash).collect();
+        words.sort_unstable();
+        words.dedup();
+        Self(words)
+    }
+
+    /// Whether two texts have nearly the same words: editions of one.
+    fn are_like(&self, other: &Self) -> bool {
+        let (few, many) = (self.0.len().min(other.0.len()), self.0.len().max(other.0.len()));
+        if few * 100 < many * ALIKE_PERCENT {
+            return false;
+        }
+        let (mut common, mut rest) = (0, &other.0[..]);
+        for word in &self.0 {
+            let at = rest.iter().position(|other| other >= word).unwrap_or(rest.len());
+            rest = &rest[at..];
+            common += usize::from(rest.first() == Some(word));
+        }
+        common * 100 >= (few + many - common) * ALIKE_PERCENT
+    }
 }
 
 impl StoredHit {
@@ -149,7 +178,7 @@ mod tests {
         let mut candidates = Candidates::default();
         let ranking = candidates.rank(found(texts), 100);
         let scores = alone(&ranking, texts.len());
-        candidates.best(&scores, top_k).into_iter().map(|hit| (hit.stored.passage.document_id, hit.score)).collect()
+        candidates.best(&scores, top_k).0.into_iter().map(|hit| (hit.stored.passage.document_id, hit.score)).collect()
     }
 
     #[test]

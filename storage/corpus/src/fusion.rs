@@ -51,18 +51,22 @@ pub(super) fn fuse(vector: &Ranking, text: &Ranking, candidates: usize) -> Vec<f
 }
 
 /// Scores in which a passage that has the query's identifiers stands before those that have not: `found` of each candidate, in 0..=1. Where many
-/// have them they tell nothing, and the scores stay.
-pub(super) fn with_identifiers(scores: Vec<f32>, found: &[f32]) -> Vec<f32> {
-    let with = found.iter().filter(|found| **found > 0.0).count();
-    if with == 0 || with > MOST_NAMED {
+/// of those that `count` have them they tell nothing, and the scores stay.
+pub(super) fn with_identifiers(mut scores: Vec<f32>, found: &[f32], counted: impl Fn(usize) -> bool) -> Vec<f32> {
+    let with = found.iter().enumerate().filter(|(at, found)| **found > 0.0 && counted(*at)).count();
+    if with > MOST_NAMED || found.iter().all(|found| *found <= 0.0) {
         return scores;
     }
-    let best = scores.iter().copied().fold(0.0, f32::max).max(f32::MIN_POSITIVE);
-    // More than the best one has, so that it is enough; then within what the scores were.
-    let raise = best * ENOUGH;
-    let raised: Vec<f32> = scores.iter().zip(found).map(|(score, found)| score + raise * found).collect();
-    let most = raised.iter().copied().fold(0.0, f32::max);
-    raised.iter().map(|score| score * best / most).collect()
+    let best = scores.iter().copied().fold(0.0, f32::max);
+    // Where the searches found nothing, what has the identifier is all there is.
+    let best = if best > 0.0 { best } else { 1.0 };
+    for (score, found) in scores.iter_mut().zip(found) {
+        // More than the best one has, so that it is enough.
+        *score += best * ENOUGH * found;
+    }
+    // Then within what the scores were.
+    let most = scores.iter().copied().fold(best, f32::max);
+    scores.into_iter().map(|score| (score / most * best).min(best)).collect()
 }
 
 /// Nearly all where the best passage has what somebody typed into a search box. Else how much of the best passage's score the one at
@@ -125,12 +129,14 @@ mod tests {
 
     #[test]
     fn who_has_the_identifier_is_first_unless_many_have_it() {
-        let scores = with_identifiers(vec![0.9, 0.4, 0.0, 0.8], &[0.0, 0.0, 1.0, 1.0]);
+        let scores = with_identifiers(vec![0.9, 0.4, 0.0, 0.8], &[0.0, 0.0, 1.0, 1.0], |_| true);
         assert_eq!(order(&scores), [3, 2, 0, 1]);
         assert!((scores[3] - 0.9).abs() < 1e-6 && scores.iter().all(|score| (0.0..=0.9).contains(score)), "{scores:?}");
-        assert_eq!(with_identifiers(vec![0.5; 30], &[1.0; 30]), [0.5; 30]);
-        assert_eq!(with_identifiers(vec![0.5, 0.2], &[0.0, 0.0]), [0.5, 0.2]);
-        assert_eq!(order(&with_identifiers(vec![0.0, 0.0], &[0.0, 1.0])), [1, 0]);
+        assert_eq!(with_identifiers(vec![0.5; 30], &[1.0; 30], |_| true), [0.5; 30]);
+        assert_eq!(with_identifiers(vec![0.5, 0.2], &[0.0, 0.0], |_| true), [0.5, 0.2]);
+        // Those far down do not count.
+        assert_eq!(order(&with_identifiers(vec![0.5; 30], &[1.0; 30], |at| at < 9)).len(), 30);
+        assert_eq!(order(&with_identifiers(vec![0.0, 0.0], &[0.0, 1.0], |_| true)), [1, 0]);
     }
 
     #[test]

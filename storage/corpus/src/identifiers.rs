@@ -6,8 +6,11 @@
 //! Two writings are one identifier where their letters and digits are the same, whatever stands between them. A border between two digits
 //! counts, as in 1.2.3 and 12.3, unless the query has none.
 
+mod normal;
+
 use std::collections::BTreeSet;
 
+use self::normal::{BORDER, Normal, WHOLE};
 use super::words::is_function_word;
 
 /// Of one query.
@@ -19,15 +22,6 @@ const MOST_QUERY_BYTES: usize = 4 << 10;
 const PREFIX: std::ops::RangeInclusive<usize> = 7..=63;
 /// Words that may be one name of code, `cached schedule coordinator` for `CachedScheduleCoordinator`.
 const JOINED: std::ops::RangeInclusive<usize> = 3..=6;
-/// What stands between the parts of one identifier, at most: `DE89 3705`, `a :: b`.
-const MOST_BETWEEN: usize = 3;
-
-/// How sure it is that a passage has an identifier.
-const WHOLE: f32 = 1.0;
-/// It is a part of another one: `ERR_CONN` of `ERR_CONN_RESET`.
-const PART: f32 = 0.7;
-/// The beginning of a hash.
-const BEGINNING: f32 = 0.9;
 
 /// The identifiers of a query.
 #[derive(Debug, Default, PartialEq)]
@@ -43,11 +37,27 @@ struct Identifier {
 #[derive(Debug, PartialEq)]
 enum Kind {
     /// Letters and digits count, as [`key`] has them.
-    Code { key: String, may_be_prefix: bool },
+    Code {
+        key: String,
+        /// The key without borders, where these are but groups: `100 000`, `100,000`.
+        ungrouped: Option<String>,
+        /// The first digits of a hash, perhaps.
+        may_be_prefix: bool,
+    },
     /// As it stands, capitals included: acronyms, and names of function words such as The Who.
     Name,
     /// Words that are perhaps one name, in lower case without blanks.
     Joined(String),
+}
+
+/// A word of a query.
+struct Token<'a> {
+    /// Without what a sentence puts around it.
+    word: &'a str,
+    /// A sentence or line begins with it.
+    is_first: bool,
+    /// Nothing but a blank stands before it.
+    follows: bool,
 }
 
 impl Identifiers {
@@ -56,34 +66,32 @@ impl Identifiers {
         if query.len() > MOST_QUERY_BYTES {
             return Self::default();
         }
-        let tokens: Vec<&str> = query.split_whitespace().map(bare).filter(|token| !token.is_empty()).collect();
-        let shouts = !query.chars().any(char::is_lowercase);
+        let tokens = tokens(query);
+        // Of a query in capitals, or one written as a title, capitals say nothing.
+        let capitals = tokens.iter().filter(|token| token.word.starts_with(char::is_uppercase)).count();
+        let has_names = 2 * capitals <= tokens.len();
         let mut found = Vec::new();
         let mut at = 0;
         while at < tokens.len() && found.len() < MOST {
-            // Groups of one number: DE89 3705 0198.
-            let run = tokens[at..].iter().take_while(|token| has_digit(token) && token.len() >= 2).count();
-            let is_first_a_code = is_code(tokens[at]);
-            if run > 1 && tokens[at..at + run].iter().map(|token| token.len()).sum::<usize>() >= 8 {
-                found.push(Identifier::code(tokens[at..at + run].join(" ")));
-                at += run;
-                continue;
-            }
-            if is_first_a_code {
-                found.push(Identifier::code(tokens[at].to_owned()));
-            } else if !shouts && is_acronym(tokens[at]) {
-                found.push(Identifier { written: tokens[at].to_owned(), kind: Kind::Name });
-            } else if at > 0 && !shouts {
-                let name = tokens[at..].iter().take_while(|token| is_capitalised_function_word(token)).count();
-                if name > 0 {
-                    found.push(Identifier { written: tokens[at..at + name].join(" "), kind: Kind::Name });
-                    at += name;
-                    continue;
-                }
-            }
-            at += 1;
+            let Token { word, is_first, .. } = tokens[at];
+            let (groups, name) = (groups(&tokens[at..]), if has_names && !is_first { name(&tokens[at..]) } else { 0 });
+            let taken = if groups > 1 {
+                found.push(Identifier::code(written(&tokens[at..at + groups])));
+                groups
+            } else if is_code(word) {
+                found.push(Identifier::code(word.to_owned()));
+                1
+            } else if (has_names && is_acronym(word)) || name > 0 {
+                let length = name.max(1);
+                found.push(Identifier { written: written(&tokens[at..at + length]), kind: Kind::Name });
+                length
+            } else {
+                1
+            };
+            at += taken;
         }
-        found.extend(joined(&tokens));
+        let words: Vec<&str> = tokens.iter().map(|token| token.word).collect();
+        found.extend(joined(&words));
         Self(found)
     }
 
@@ -91,7 +99,7 @@ impl Identifiers {
         self.0.is_empty()
     }
 
-    /// Words for the text index: passages that have an identifier have at least one of these.
+    /// Words for the text index: most passages that have an identifier have at least one of these.
     pub fn terms(&self) -> String {
         let mut terms = BTreeSet::new();
         for Identifier { written, kind } in &self.0 {
@@ -120,46 +128,96 @@ impl Identifiers {
         text
     }
 
-    /// Beginnings of hashes, which no word of a text index is.
-    pub fn beginnings(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|identifier| match &identifier.kind {
-            Kind::Code { key, may_be_prefix: true } => Some(key.as_str()),
+    /// Texts in small letters that no word of a text index is: beginnings of hashes, and codes whose parts are all short, such as 1.2.3.
+    pub fn literals(&self) -> Vec<String> {
+        let literal = |identifier: &Identifier| match &identifier.kind {
+            Kind::Code { key, may_be_prefix: true, .. } => Some(key.clone()),
+            Kind::Code { .. } if parts(&identifier.written).all(|part| part.len() <= 2) => {
+                Some(identifier.written.to_lowercase())
+            }
             _ => None,
-        })
+        };
+        self.0.iter().filter_map(literal).collect()
     }
 
     /// How much of what the query names a passage has: 0 for nothing, 1 for all of it, as it stands.
     pub fn in_passage(&self, passage: &str) -> f32 {
+        if self.is_empty() {
+            return 0.0;
+        }
         let (mut sum, mut wanted) = (0.0, 0.0);
         let normal = Normal::of(passage);
         for identifier in &self.0 {
             let found = identifier.found_in(passage, &normal);
             // What is perhaps a name is one if it is there.
-            if !matches!(identifier.kind, Kind::Joined(_)) {
+            if !matches!(identifier.kind, Kind::Joined(_)) || found > 0.0 {
                 wanted += 1.0;
                 sum += found;
-            } else if found > 0.0 {
-                return found;
             }
         }
         if wanted > 0.0 { sum / wanted } else { 0.0 }
     }
 }
 
+fn tokens(query: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    for line in query.lines() {
+        let (mut is_first, mut follows) = (true, false);
+        for raw in line.split_whitespace() {
+            let word = bare(raw);
+            if word.is_empty() {
+                follows = false;
+                continue;
+            }
+            tokens.push(Token { word, is_first, follows: follows && raw.starts_with(word) });
+            is_first = raw.ends_with(['.', '?', '!', ':']);
+            follows = raw.ends_with(word);
+        }
+    }
+    tokens
+}
+
+/// How many words are groups of one number: `DE89 3705 0198`.
+fn groups(tokens: &[Token<'_>]) -> usize {
+    let is_group = |token: &&Token<'_>| token.follows && token.word.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(first) = tokens.first().filter(|token| has_digit(token.word) && token.word.len() >= 2) else { return 0 };
+    let count = 1 + tokens[1..].iter().take_while(is_group).count();
+    let has_letter = first.word.chars().any(char::is_alphabetic);
+    // Two numbers beside each other are years, or a range.
+    if count >= 3 || (count == 2 && has_letter && tokens[1].word.len() >= 3) { count } else { 0 }
+}
+
+/// How many words are a name of function words: The Who.
+fn name(tokens: &[Token<'_>]) -> usize {
+    let mut last = true;
+    let goes_on = |(at, token): &(usize, &Token<'_>)| {
+        let goes_on = last && (*at == 0 || token.follows) && is_capitalised_function_word(token.word);
+        last = goes_on;
+        goes_on
+    };
+    tokens.iter().enumerate().take_while(goes_on).count()
+}
+
+fn written(tokens: &[Token<'_>]) -> String {
+    tokens.iter().map(|token| token.word).collect::<Vec<_>>().join(" ")
+}
+
 impl Identifier {
     fn code(written: String) -> Self {
         let key = key(&written);
+        let is_grouped = key.contains(BORDER) && written.chars().all(|c| c.is_alphanumeric() || matches!(c, ' ' | ','));
+        let ungrouped = is_grouped.then(|| key.chars().filter(|c| *c != BORDER).collect());
         let may_be_prefix = PREFIX.contains(&key.len())
             && key.bytes().all(|byte| byte.is_ascii_hexdigit())
             && key.bytes().any(|byte| byte.is_ascii_digit())
             && key.bytes().any(|byte| byte.is_ascii_alphabetic());
-        Self { written, kind: Kind::Code { key, may_be_prefix } }
+        Self { written, kind: Kind::Code { key, ungrouped, may_be_prefix } }
     }
 
     fn found_in(&self, passage: &str, normal: &Normal) -> f32 {
         match &self.kind {
-            Kind::Code { key, may_be_prefix } => {
-                let found = normal.find(key);
+            Kind::Code { key, ungrouped, may_be_prefix } => {
+                let found = normal.find(key).max(ungrouped.as_ref().map_or(0.0, |key| normal.find(key)));
                 if found > 0.0 || !may_be_prefix { found } else { normal.find_beginning(key) }
             }
             Kind::Joined(key) => {
@@ -179,107 +237,6 @@ impl Identifier {
             }
         }
     }
-}
-
-/// Stands in a key where two digits have something between them.
-const BORDER: char = '.';
-
-/// A text's letters and digits in lower case, and where its words begin and end.
-struct Normal {
-    /// Without borders, for keys that have none.
-    plain: String,
-    /// With [`BORDER`]s between digits.
-    bordered: String,
-    /// Of a byte of `plain` and of `bordered`: a word begins or ends before it.
-    edges: [Vec<Edge>; 2],
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Edge {
-    No,
-    /// Of a part of an identifier: the next one follows at once, `-rc`.
-    Part,
-    Word,
-}
-
-impl Normal {
-    fn of(text: &str) -> Self {
-        let mut normal = Self { plain: String::new(), bordered: String::new(), edges: Default::default() };
-        let (mut between, mut last): (String, Option<char>) = (String::new(), None);
-        for c in text.chars() {
-            if !c.is_alphanumeric() {
-                if between.len() <= MOST_BETWEEN {
-                    between.push(c);
-                }
-                continue;
-            }
-            let edge = match (last, between.is_empty()) {
-                (None, _) => Edge::Word,
-                (_, true) => Edge::No,
-                _ if binds(&between) => Edge::Part,
-                _ => Edge::Word,
-            };
-            if edge != Edge::No && last.is_some_and(|last| last.is_ascii_digit()) && c.is_ascii_digit() {
-                normal.push(1, BORDER, Edge::No);
-            }
-            // What is far apart is not one identifier.
-            if between.len() > MOST_BETWEEN || between.contains('\n') {
-                normal.push(0, ' ', Edge::No);
-                normal.push(1, ' ', Edge::No);
-            }
-            for lower in c.to_lowercase() {
-                normal.push(0, lower, edge);
-                normal.push(1, lower, edge);
-            }
-            last = Some(c);
-            between.clear();
-        }
-        let end = if binds(&between) && between.len() > 1 { Edge::Part } else { Edge::Word };
-        normal.edges.iter_mut().for_each(|edges| edges.push(end));
-        normal
-    }
-
-    fn push(&mut self, which: usize, c: char, edge: Edge) {
-        let text = if which == 0 { &mut self.plain } else { &mut self.bordered };
-        text.push(c);
-        let edges = &mut self.edges[which];
-        edges.push(edge);
-        edges.extend(std::iter::repeat_n(Edge::No, c.len_utf8() - 1));
-    }
-
-    /// How well a key is there: from a border to a border.
-    fn find(&self, key: &str) -> f32 {
-        let which = usize::from(key.contains(BORDER));
-        let (text, edges) = (if which == 0 { &self.plain } else { &self.bordered }, &self.edges[which]);
-        let mut best = 0.0;
-        for (at, _) in text.match_indices(key) {
-            let end = at + key.len();
-            // A border and the blank of a gap stand before the next word.
-            let end = end + text[end..].len() - text[end..].trim_start_matches([' ', BORDER]).len();
-            match (edges[at], edges[end]) {
-                (Edge::No, _) | (_, Edge::No) => {}
-                (Edge::Word, Edge::Word) => return WHOLE,
-                _ => best = PART,
-            }
-        }
-        best
-    }
-
-    /// Whether a word of hexadecimal digits begins so.
-    fn find_beginning(&self, key: &str) -> f32 {
-        let begins = |(at, _): (usize, &str)| {
-            let word = self.plain[at..].bytes().zip(&self.edges[0][at..]).enumerate();
-            let word = word.take_while(|(place, (_, edge))| *place == 0 || **edge == Edge::No);
-            let word: Vec<u8> = word.map(|(_, (byte, _))| byte).take_while(u8::is_ascii_hexdigit).collect();
-            self.edges[0][at] != Edge::No && word.len() > key.len()
-        };
-        if self.plain.match_indices(key).any(begins) { BEGINNING } else { 0.0 }
-    }
-}
-
-/// Whether what stands between two words makes them one identifier.
-fn binds(between: &str) -> bool {
-    matches!(between, "-" | "." | "_" | "/" | ":" | "::" | "+" | "@" | "#")
 }
 
 /// A query's identifier as it is compared.
@@ -304,7 +261,7 @@ fn bare(token: &str) -> &str {
 
 /// Whether a word of a query is no word of a language.
 fn is_code(token: &str) -> bool {
-    if token.len() < 3 || is_ordinal(token) {
+    if token.len() < 3 || is_ordinal(token) || !token.chars().any(char::is_alphanumeric) {
         return false;
     }
     let separators = token.chars().filter(|c| matches!(c, '.' | '-' | '/' | ':' | '_' | '@' | '#')).count();
@@ -387,6 +344,7 @@ fn runs(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::normal::{BEGINNING, PART};
     use super::*;
 
     fn written(query: &str) -> Vec<String> {
@@ -400,6 +358,8 @@ mod tests {
 
     #[test]
     fn identifiers_are_told_from_words() {
+        assert_eq!(written("What changed in PPR-1670, PPR-1671?"), ["PPR-1670", "PPR-1671"]);
+        assert_eq!(written("versions 1.2.3, 1.2.4 of ppr1670 rev2"), ["1.2.3", "1.2.4", "ppr1670", "rev2"]);
         for (query, expected) in [
             ("Which test fails in v1.2.3-rc.1?", "v1.2.3-rc.1"),
             ("set when updating to version 11.0.4 of it", "11.0.4"),
@@ -419,6 +379,11 @@ mod tests {
             "What happened in 1990?",
             "the 3rd of May",
             "a well-known state-of-the-art pump",
+            "The pump is broken. What should I do?",
+            "What Is The Capital Of France",
+            "Complete this: it is made of ____",
+            "in 2019 2020",
+            "Which pump is it?\nThe big one.\nWhat does it cost?",
             "Is it open and/or closed?",
             "WHAT IS THE PRICE",
             "Where does Mr. McDonald live?",
@@ -437,6 +402,9 @@ mod tests {
             ("is PPR-1670 there?", "Part PPR 1670 is made of brass."),
             ("to DE89370501981234567812?", "the account DE89 3705 0198 1234 5678 12 within"),
             ("of bkl1234", "the plate B-KL 1234 was"),
+            ("to DE89 3705 0198 1234 5678 12?", "the account DE89370501981234567812 within"),
+            ("a limit of 100,000?", "the limit is 100000 crowns"),
+            ("version 1.1.1", "11.1 1.1.1"),
             ("version 11.0.4", "Version 11.0.4."),
             ("of The Who?", "The Who played in the hall."),
             (
@@ -469,6 +437,7 @@ mod tests {
         }
         assert_eq!(has("PPR-1670 and PPR-1671", "PPR-1670 alone"), 0.5);
         assert_eq!(has("PPR-1670", ""), 0.0);
+        assert_eq!(has("the cached schedule coordinator of 1.2.3x9", "CachedScheduleCoordinator of 7.7.7"), 0.5);
     }
 
     #[test]
@@ -476,6 +445,8 @@ mod tests {
         let terms = |query| Identifiers::of(query).terms();
         assert_eq!(terms("is ppr1670 there?"), "1670 ppr ppr1670 ");
         assert_eq!(terms("version 11.0.4"), "11 1104 ");
+        let literals = |query| Identifiers::of(query).literals();
+        assert_eq!(literals("version 1.2.3 or 1.2.345, edc87ff, ppr1670"), ["1.2.3", "edc87ff"]);
         assert!(terms("to DE89370501981234567812?").split(' ').any(|term| term == "3705"));
         assert!(Identifiers::of(&"a1b2 ".repeat(9999)).is_empty());
         assert!(terms(&"x1y2z3-a4b5c6 ".repeat(200)).len() < 4096);

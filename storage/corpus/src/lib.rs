@@ -275,7 +275,7 @@ impl Corpus {
     pub async fn document(&self, collection: &str, document_id: &str) -> Result<StoredDocument> {
         let table = self.find(collection).await?;
         let snapshot = table.snapshot().await?;
-        let columns = [&schema::PASSAGE_COLUMNS[..], &["passages", "token_ids"]].concat();
+        let columns = table.passage_columns(&["passages", "token_ids"]);
         let query = snapshot.table.query().only_if_expr(table::is_document(document_id));
         let (mut infos, mut stored) = (Vec::new(), Vec::new());
         for batch in table.run(query.select(Select::columns(&columns))).await? {

@@ -77,7 +77,8 @@ impl Corpus {
             let Some(writer) = table.write().await else { continue };
             let built = async {
                 table.create_text_index().await?;
-                writer.sync().await
+                writer.sync().await?;
+                writer.prune_if_many().await
             };
             match caught("build its indexes", built).await {
                 Ok(()) => renewed += 1,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use lancedb::DistanceType;
 use lancedb::datafusion::prelude::{col, lit};
-use lancedb::expr::contains;
+use lancedb::expr::{contains, lower};
 use lancedb::index::scalar::FullTextSearchQuery;
 use lancedb::query::{QueryBase, Select};
 use ragstone_env::Env;
@@ -12,7 +12,7 @@ use ragstone_env::Env;
 use super::disk::{caught, failed};
 use super::filter::{self, Filter};
 use super::identifiers::Identifiers;
-use super::schema::{PASSAGE_COLUMNS, StoredPassage, decode, scores};
+use super::schema::{StoredPassage, content, decode, scores};
 use super::table::{Collection, Snapshot};
 use crate::Result;
 
@@ -20,8 +20,8 @@ use crate::Result;
 pub(super) const MIN_CANDIDATES: usize = 100;
 /// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
 pub(super) const PROBES: usize = 32;
-/// Passages in which the beginning of a hash is looked for further.
-const MOST_BEGINNINGS: usize = 20;
+/// Passages that are looked at of those which have an identifier somewhere within their words.
+const MOST_LITERAL: usize = 50;
 
 /// One search's passages and their scores.
 pub(super) type Scored = Vec<(StoredPassage, f32)>;
@@ -58,7 +58,7 @@ pub(super) async fn nearest(
         (Probes::Last, Some(_)) => query.minimum_nprobes(cells).and_then(|query| query.maximum_nprobes(None)),
         _ => query.nprobes(cells),
     };
-    let mut query = query.map_err(failed())?.limit(depth).select(columns("_distance", depth)).with_row_id();
+    let mut query = query.map_err(failed())?.limit(depth).select(columns(collection, "_distance", depth)).with_row_id();
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
@@ -82,8 +82,13 @@ pub(super) async fn matching(
     let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
     let words =
         words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
-    let mut query =
-        snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score", depth)).with_row_id();
+    let mut query = snapshot
+        .table
+        .query()
+        .full_text_search(words)
+        .limit(depth)
+        .select(columns(collection, "_score", depth))
+        .with_row_id();
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
@@ -97,39 +102,50 @@ pub(super) async fn matching(
     Ok(found)
 }
 
-/// Passages that may have an identifier of the query.
+/// Passages that have an identifier of the query.
 pub(super) async fn named(
     collection: &Collection,
     snapshot: &Snapshot<'_>,
     (identifiers, filter): (&Identifiers, Option<&Filter>),
 ) -> Result<Scored> {
-    let terms = identifiers.terms();
-    if terms.is_empty() {
+    if identifiers.is_empty() {
         return Ok(Vec::new());
     }
-    let mut found = matching(collection, snapshot, (&terms, filter), MIN_CANDIDATES).await?;
-    for beginning in identifiers.beginnings() {
-        found.extend(beginning_with(collection, snapshot, (beginning, filter)).await?);
+    let (terms, literal) = (identifiers.terms(), identifiers.literals());
+    let mut found = match terms.is_empty() {
+        true => Vec::new(),
+        false => matching(collection, snapshot, (&terms, filter), MIN_CANDIDATES).await?,
+    };
+    keep_named(&mut found, identifiers);
+    if found.is_empty() && !literal.is_empty() {
+        found = having(collection, snapshot, (&literal, filter)).await?;
+        keep_named(&mut found, identifiers);
     }
     Ok(found)
 }
 
-/// Passages that have a text anywhere, in small letters: all are looked at, as no index knows the beginnings of words.
-async fn beginning_with(
+/// The index gives what has some of the words: what has no identifier is no candidate for it.
+fn keep_named(found: &mut Scored, identifiers: &Identifiers) {
+    found.retain(|(stored, _)| identifiers.in_passage(&content(&stored.passage.title, &stored.passage.text)) > 0.0);
+}
+
+/// Passages that have one of these texts anywhere, in small letters: all passages are looked at, as no index knows parts of words.
+async fn having(
     collection: &Collection,
     snapshot: &Snapshot<'_>,
-    (beginning, filter): (&str, Option<&Filter>),
+    (literals, filter): (&[String], Option<&Filter>),
 ) -> Result<Scored> {
-    let mut predicate = contains(col("content"), lit(beginning));
+    let has = |literal: &String| contains(lower(col("content")), lit(literal.as_str()));
+    let Some(mut predicate) = literals.iter().map(has).reduce(|one, other| one.or(other)) else {
+        return Ok(Vec::new());
+    };
     if let Some(filter) = filter {
         predicate = predicate.and(filter::predicate(filter));
     }
-    let query = snapshot.table.query().only_if_expr(predicate).limit(MOST_BEGINNINGS).with_row_id();
-    let mut columns = [&PASSAGE_COLUMNS[..], &["token_ids"]].concat();
-    columns.retain(|column| *column != "metadata" || !is_lean(MIN_CANDIDATES));
-    let batches = caught("search the words", collection.run(query.select(Select::columns(&columns)))).await?;
+    let columns = Select::columns(&collection.passage_columns(&["token_ids"]));
+    let query = snapshot.table.query().only_if_expr(predicate).limit(MOST_LITERAL).select(columns).with_row_id();
     let mut found = Vec::new();
-    for batch in batches {
+    for batch in caught("search the words", collection.run(query)).await? {
         found.extend(decode(&batch, &collection.name)?.into_iter().map(|stored| (stored, 0.0)));
     }
     Ok(found)
@@ -140,8 +156,8 @@ pub(super) fn is_lean(depth: usize) -> bool {
     depth > MIN_CANDIDATES
 }
 
-fn columns(score: &str, depth: usize) -> Select {
-    let mut columns = [&PASSAGE_COLUMNS[..], &["token_ids", score]].concat();
+fn columns(collection: &Collection, score: &'static str, depth: usize) -> Select {
+    let mut columns = collection.passage_columns(&["token_ids", score]);
     columns.retain(|column| *column != "metadata" || !is_lean(depth));
     Select::columns(&columns)
 }

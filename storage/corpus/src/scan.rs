@@ -197,7 +197,7 @@ impl Corpus {
             each(own_tokens(&batch)?)?;
         }
         let query = snapshot.table.query().only_if_expr(with(col("tokenizer").not_eq(lit(own.as_str()))));
-        let columns = [&schema::PASSAGE_COLUMNS[..], &["token_ids"]].concat();
+        let columns = table.passage_columns(&["token_ids"]);
         let mut stream = table.stream(query.select(Select::columns(&columns))).await?;
         while let Some(batch) = stream.try_next().await.map_err(table.failed("read"))? {
             let stored = schema::decode(&batch, &table.name)?;

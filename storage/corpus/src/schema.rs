@@ -151,7 +151,7 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         vectors.values().append_slice(&row.vector);
         vectors.append(true);
     }
-    let columns: Vec<ArrayRef> = vec![
+    let mut columns: Vec<ArrayRef> = vec![
         strings(&|row| row.passage.document_id.clone()),
         strings(&|row| row.version.clone()),
         numbers(&|row| row.passage.ordinal),
@@ -166,6 +166,7 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         Arc::new(vectors.finish()),
         Arc::new(rows.iter().map(|row| row.passage.page).collect::<UInt32Array>()),
     ];
+    columns.truncate(schema.fields().len());
     RecordBatch::try_new(schema.clone(), columns)
         .map_err(|error| Error::new(ErrorKind::Internal, "passages do not fit their table").with_source(error))
 }
@@ -174,7 +175,9 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
 pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<StoredPassage>> {
     let (documents, ordinals) = (strings(batch, "document_id")?, numbers(batch, "ordinal")?);
     let (ids, titles, contents) = (strings(batch, "id")?, strings(batch, "title")?, strings(batch, "content")?);
-    let (sources, pages) = (strings(batch, "source")?, numbers(batch, "page")?);
+    let sources = strings(batch, "source")?;
+    // A table that could not be given it has none.
+    let pages = batch.column_by_name("page").and_then(|column| column.as_primitive_opt::<UInt32Type>());
     // Left out where it is read later.
     let metadata = batch.column_by_name("metadata").and_then(|column| column.as_string_opt::<i32>());
     let tokenizers = strings(batch, "tokenizer")?;
@@ -199,7 +202,7 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
                 text: text_of(&title, contents.value(row)),
                 title,
                 source: optional(sources, row),
-                page: (!pages.is_null(row)).then(|| pages.value(row)),
+                page: pages.filter(|pages| !pages.is_null(row)).map(|pages| pages.value(row)),
                 token_ids,
                 metadata,
             },

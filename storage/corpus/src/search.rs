@@ -1,5 +1,6 @@
 //! Finds passages: by meaning, by words, and by both.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -11,7 +12,7 @@ use super::Passage;
 use super::candidates::{Candidates, StoredHit, alone};
 use super::filter::Filter;
 use super::found::within_bounds;
-use super::fusion::{fuse, with_identifiers};
+use super::fusion::{Ranking, fuse, with_identifiers};
 use super::identifiers::Identifiers;
 use super::query::{MIN_CANDIDATES, PROBES, Probes, Scored, is_lean, matching, named, nearest};
 use super::schema::{StoredPassage, content};
@@ -126,9 +127,9 @@ async fn search_from(
         };
         let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
         let deeper = deeper((&by_vector, &by_text), depth);
-        let hits = best((&asked, depth), by_vector, by_text, named.clone(), options);
+        let (hits, kept) = best((&asked, depth), by_vector, by_text, named.clone(), options);
         match deeper {
-            Some(deeper) if hits.len() < options.top_k => depth = deeper,
+            Some(deeper) if kept < options.top_k => depth = deeper,
             _ => return within_bounds(collection, snapshot, hits, is_lean(depth)).await,
         }
     }
@@ -179,16 +180,16 @@ pub(super) async fn in_stages(
             if stage + 1 == STAGES.len() {
                 break;
             }
-            provisional(best((&asked, depth), near.clone(), words.clone(), named.clone(), options));
+            provisional(best((&asked, depth), near.clone(), words.clone(), named.clone(), options).0);
         }
     }
     drop(running);
     let near = by_vector.map(|(_, found)| found).unwrap_or_default();
     let words = by_text.unwrap_or_default();
     let deeper = deeper((&near, &words), depth);
-    let hits = best((&asked, depth), near, words, named, options);
+    let (hits, kept) = best((&asked, depth), near, words, named, options);
     match deeper {
-        Some(deeper) if hits.len() < options.top_k => {
+        Some(deeper) if kept < options.top_k => {
             search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
         }
         _ => within_bounds(collection, &snapshot, hits, is_lean(depth)).await,
@@ -212,18 +213,18 @@ impl Asked {
     }
 }
 
-/// The best of what the searches found: `named` are passages that may have what the query names.
+/// The best of what the searches found, and how many there are without editions of one text; `named` are passages that have what the query names.
 fn best(
     (asked, depth): (&Asked, usize),
     by_vector: Scored,
     by_text: Scored,
     named: Scored,
     options: &SearchOptions,
-) -> Vec<StoredHit> {
+) -> (Vec<StoredHit>, usize) {
     let mut candidates = Candidates::default();
     let by_vector = candidates.rank(by_vector, depth);
     let mut by_text = candidates.rank(by_text, depth);
-    candidates.rank(named, depth);
+    let named = candidates.rank(named, depth);
     let count = candidates.passages.len();
     let mut scores = match options.mode {
         SearchMode::Vector => alone(&by_vector, count),
@@ -242,7 +243,11 @@ fn best(
             asked.identifiers.in_passage(&content(title, text))
         };
         let found: Vec<f32> = candidates.passages.iter().map(has).collect();
-        scores = with_identifiers(scores, &found);
+        // However deep the searches go, the same ones say whether an identifier tells something.
+        let first =
+            |ranking: &Ranking| ranking.found.iter().take(MIN_CANDIDATES).map(|(at, _)| *at).collect::<Vec<_>>();
+        let counted: HashSet<usize> = [&by_vector, &by_text, &named].into_iter().flat_map(first).collect();
+        scores = with_identifiers(scores, &found, |at| counted.contains(&at));
     }
     candidates.best(&scores, options.top_k)
 }

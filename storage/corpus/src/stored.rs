@@ -72,7 +72,7 @@ impl Collection {
     /// The passages of `documents` as rows without vectors, in order.
     pub async fn rows_of(&self, documents: &[String]) -> Result<Vec<schema::Row>> {
         let snapshot = self.snapshot().await?;
-        let columns = [&schema::PASSAGE_COLUMNS[..], &["token_ids", "version", "passages"]].concat();
+        let columns = self.passage_columns(&["token_ids", "version", "passages"]);
         let query = snapshot.table.query().only_if_expr(any_of(documents)).select(Select::columns(&columns));
         let mut rows = Vec::new();
         for batch in self.run(query).await? {

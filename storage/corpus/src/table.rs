@@ -6,6 +6,7 @@
 //!
 //! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
 
+mod indexes;
 mod upkeep;
 
 use std::collections::HashSet;
@@ -18,12 +19,12 @@ use arrow_schema::{DataType, SchemaRef};
 use futures::TryStreamExt;
 use lancedb::arrow::SendableRecordBatchStream;
 use lancedb::datafusion::prelude::{Expr, col, lit};
-use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
 use lancedb::query::ExecutableQuery;
 use lancedb::table::NewColumnTransform;
-use lancedb::{Connection, DistanceType, Table};
+use lancedb::{Connection, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
+pub(super) use self::indexes::{TEXT_INDEX, text_index};
 use super::checks::Checks;
 use super::disk::{caught, failed, files, io_failed, sync_folder};
 use super::folders::{discard, path_of};
@@ -31,14 +32,6 @@ use super::naming::{Stage, table_at, unknown};
 use super::{PassageEncoder, schema};
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::lock::locked;
-
-/// Passages in a cell of the vector index, about.
-const CELL_ROWS: u32 = 1024;
-
-/// The name of the index of its words. Another one stands for another way to cut texts into words, and is built anew.
-pub(super) const TEXT_INDEX: &str = "words_2";
-/// Longer words are not indexed: hashes and names of code are, encoded pictures are not.
-const MOST_WORD_BYTES: usize = 160;
 
 /// The table of one collection.
 pub(super) struct Collection {
@@ -123,15 +116,37 @@ impl Collection {
     pub async fn open(db: &Connection, folder: &Path, (name, stage): (&str, Stage)) -> Result<Self> {
         let doing = || format!("open collection `{name}`");
         let table = db.open_table(table_at(name, stage)).execute().await.map_err(failed(doing()))?;
-        let mut schema = table.schema().await.map_err(failed(doing()))?;
-        let later = schema::added_later();
-        if later.fields().iter().any(|field| schema.field_with_name(field.name()).is_err()) {
-            // Without values: nothing is written but that there is such a column.
-            let adding = table.add_columns().transform(NewColumnTransform::AllNulls(later)).execute();
-            adding.await.map_err(failed(doing()))?;
-            schema = table.schema().await.map_err(failed(doing()))?;
+        let schema = table.schema().await.map_err(failed(doing()))?;
+        let mut opened = Self::new(table, folder, (name, stage), schema)?;
+        match opened.add_columns().await {
+            Ok(()) => Ok(opened),
+            // A full disk: it is as good as it was, and is tried again at the next start.
+            Err(error) => {
+                tracing::warn!(collection = name, %error, "it is of an earlier version, and is used as that made it");
+                Ok(opened)
+            }
         }
-        Self::new(table, folder, (name, stage), schema)
+    }
+
+    /// Gives a table of an earlier version the columns that it lacks, without values.
+    async fn add_columns(&mut self) -> Result<()> {
+        let later = schema::added_later();
+        if later.fields().iter().all(|field| self.schema.field_with_name(field.name()).is_ok()) {
+            return Ok(());
+        }
+        let adding = self.table.add_columns().transform(NewColumnTransform::AllNulls(later)).execute();
+        adding.await.map_err(self.failed("add a column to"))?;
+        self.schema = self.table.schema().await.map_err(self.failed("read"))?;
+        match self.write().await {
+            Some(writer) => writer.sync().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The columns of a passage that its table has, and more.
+    pub fn passage_columns(&self, more: &[&'static str]) -> Vec<&'static str> {
+        let there = schema::PASSAGE_COLUMNS.into_iter().filter(|name| self.schema.field_with_name(name).is_ok());
+        there.chain(more.iter().copied()).collect()
     }
 
     fn new(table: Table, folder: &Path, (name, stage): (&str, Stage), schema: SchemaRef) -> Result<Self> {
@@ -276,31 +291,6 @@ impl Collection {
         query.execute().await.map_err(self.failed("read"))
     }
 
-    pub(super) async fn create_text_index(&self) -> Result<()> {
-        let job = self.table.create_index(&["content"], Index::FTS(text_index())).name(TEXT_INDEX.to_owned());
-        job.execute().await.map_err(self.failed("index the words of"))?;
-        // Of an earlier version: it was asked until now.
-        for older in self.text_indexes().await?.iter().filter(|name| *name != TEXT_INDEX) {
-            self.table.drop_index(older).await.map_err(self.failed("drop an index of"))?;
-        }
-        Ok(())
-    }
-
-    /// Names of the indexes of its words: [`TEXT_INDEX`] if it is of this version.
-    pub(super) async fn text_indexes(&self) -> Result<Vec<String>> {
-        let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
-        Ok(indexes.into_iter().filter(|index| index.columns == ["content"]).map(|index| index.name).collect())
-    }
-
-    /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.
-    pub(super) async fn create_vector_index(&self) -> Result<()> {
-        let index = Index::IvfFlat(
-            IvfFlatIndexBuilder::default().distance_type(DistanceType::Cosine).target_partition_size(CELL_ROWS),
-        );
-        let job = self.table.create_index(&["vector"], index);
-        job.execute().await.map(drop).map_err(self.failed("index the vectors of"))
-    }
-
     /// Says which collection it was.
     pub fn failed(&self, doing: &str) -> impl FnOnce(lancedb::Error) -> Error + use<> {
         failed(format!("{doing} collection `{}`", self.name))
@@ -440,9 +430,4 @@ pub(super) fn any_of(documents: &[String]) -> Expr {
 /// As [`any_of`], for one document.
 pub(super) fn is_document(id: &str) -> Expr {
     col("document_id").eq(lit(id))
-}
-
-/// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
-pub(super) fn text_index() -> FtsIndexBuilder {
-    FtsIndexBuilder::default().max_token_length(Some(MOST_WORD_BYTES))
 }

@@ -114,7 +114,11 @@ impl<P: Parser> Reader<P> {
     pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
         let format = Format::of(&found.path).ok_or_else(|| unsupported(&found.path))?;
         let file = open::open(found).map_err(Unread::Skipped)?;
-        let within = found.within.as_deref().and_then(|folder| found.path.strip_prefix(folder).ok());
+        // The folder is canonical; the file may have been found by a link to it.
+        let real = found.within.as_ref().and_then(|_| found.path.canonicalize().ok());
+        let within = found.within.as_deref().and_then(|folder| {
+            found.path.strip_prefix(folder).ok().or_else(|| real.as_deref()?.strip_prefix(folder).ok())
+        });
         self.take(format, Place { path: &found.path, within }, file, each)
     }
 
