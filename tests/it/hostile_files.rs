@@ -327,10 +327,10 @@ async fn hostile_files_cost_one_line_each_and_nothing_else() {
 
 /// Words of which the reason must have one.
 const REASONS: &[(&str, &[&str])] = &[
-    ("pdf-form-in-itself", &["nests too deep", "longer than 1 s"]),
-    ("pdf-forms-doubling", &["longer than 1 s"]),
+    ("pdf-form-in-itself", &["nests too deep", "longer than 1 s", "holds no text"]),
+    ("pdf-forms-doubling", &["longer than 1 s", "holds no text"]),
     ("pdf-bomb", &["1024 MiB of memory", "longer than 1 s", "no text"]),
-    ("pdf-own-parent", &["nests too deep", "longer than 1 s"]),
+    ("pdf-own-parent", &["nests too deep", "longer than 1 s", "holds no text"]),
     ("html-nested", &["nests too deep", "longer than 1 s", "1024 MiB"]),
     ("html-tables", &["nests too deep", "longer than 1 s", "1024 MiB"]),
     ("html-attributes", &["longer than 1 s"]),
