@@ -21,6 +21,7 @@ const BEGINNINGS: &[&str] = &[
     "also",
     "what about",
     "how about",
+    "tell me more",
     "und",
     "aber",
     "auch",
@@ -33,10 +34,9 @@ const BEGINNINGS: &[&str] = &[
 ];
 /// Words that stand for something said before.
 const PRONOUNS: &[&str] = &[
-    "it", "its", "they", "them", "their", "he", "him", "his", "she", "her", "that", "this", "those", "these", "one",
-    "ones", "same", "er", "ihn", "ihm", "sein", "seine", "sie", "ihr", "ihre", "dies", "diese", "dieser", "dieses",
-    "dort", "davon", "dafür", "dazu", "darauf", "damit", "elle", "ils", "elles", "lui", "leur", "cela", "ça", "celui",
-    "celle", "ceux",
+    "it", "its", "they", "them", "their", "he", "him", "his", "she", "her", "same", "er", "ihn", "ihm", "sein",
+    "seine", "sie", "ihr", "ihre", "dort", "davon", "dafür", "dazu", "darauf", "damit", "elle", "ils", "elles", "lui",
+    "leur", "cela", "ça", "son", "sa", "ses",
 ];
 /// Other words elsewhere, and pronouns at the end: "Wer repariert das?", "How much is this?", not "this week".
 const PRONOUNS_AT_THE_END: &[&str] = &[
@@ -48,11 +48,11 @@ const EMPTY: &[&str] = &[
     "a", "an", "the", "is", "are", "was", "were", "do", "does", "did", "can", "could", "will", "would", "should",
     "what", "when", "where", "which", "who", "why", "how", "much", "many", "this", "that", "these", "those", "one",
     "of", "in", "on", "at", "to", "for", "with", "by", "from", "or", "please", "if", "not", "no", "yes", "so", "then",
-    "be", "have", "has", "about", "der", "die", "den", "dem", "ein", "eine", "einen", "ist", "sind", "war", "was",
-    "wann", "wo", "wer", "wie", "warum", "welche", "welcher", "viel", "viele", "von", "im", "am", "zu", "für", "mit",
-    "oder", "ich", "man", "wir", "nicht", "kann", "das", "es", "gibt", "there", "il", "y", "en", "le", "la", "les",
-    "un", "une", "est", "sont", "que", "quoi", "quand", "où", "qui", "comment", "combien", "pourquoi", "de", "du",
-    "des", "à", "au", "pour", "avec",
+    "be", "have", "has", "about", "der", "die", "den", "dem", "ein", "eine", "einen", "ist", "sind", "war", "wann",
+    "wo", "wer", "wie", "warum", "welche", "welcher", "viel", "viele", "von", "im", "am", "zu", "für", "mit", "oder",
+    "nicht", "kann", "das", "es", "gibt", "there", "il", "y", "en", "le", "la", "les", "un", "une", "est", "sont",
+    "que", "quoi", "quand", "où", "qui", "comment", "combien", "pourquoi", "de", "du", "des", "à", "au", "pour",
+    "avec",
 ];
 
 /// What to search for: what the user said last, behind which the results of tools may stand, with what it leans on.

@@ -143,6 +143,9 @@ fn converted(mut fields: Fields) -> Result<Fields> {
         }
     }
     let sent = fields.need::<Vec<Value>>("messages")?;
+    if sent.is_empty() {
+        return Err(Error::invalid_field("messages", "`messages` is empty; send at least one user message"));
+    }
     let last = sent.len().saturating_sub(1);
     for (index, message) in sent.into_iter().enumerate() {
         take_message(index, index == last, message, &mut messages)?;

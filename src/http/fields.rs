@@ -235,7 +235,7 @@ mod tests {
         assert!(error(b"[1]").contains("object"));
         assert!(error(b"{\"a\":").contains("not valid JSON"));
         assert!(error(b"{\"a\":\"\xff\"}").contains("UTF-8 (byte 6)"));
-        assert!(error(b"{\"a\":\"\\ud800\"}").contains("not valid JSON"));
+        assert!(error(b"{\"a\":\"\\ud8\"}").contains("not valid JSON"));
     }
 
     #[test]

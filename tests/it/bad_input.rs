@@ -176,8 +176,9 @@ async fn what_clients_send_to_others_is_taken_here() {
     assert_eq!(service.post_bytes(CHAT, body).await.0, 200);
     let schema = json!({ "type": "object", "properties": { "a": { "const": 7 } }, "required": ["a"], "additionalProperties": false });
     let format = json!({ "type": "json_object", "schema": schema });
-    let (status, answer) =
-        service.post(CHAT, &json!({ "messages": hello(), "max_tokens": 300, "temperature": 0, "response_format": format })).await;
+    let (status, answer) = service
+        .post(CHAT, &json!({ "messages": hello(), "max_tokens": 300, "temperature": 0, "response_format": format }))
+        .await;
     let said = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
     assert_eq!((status, serde_json::from_str::<Value>(said).ok()), (200, Some(json!({ "a": 7 }))), "{answer}");
 }

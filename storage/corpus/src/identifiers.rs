@@ -69,7 +69,7 @@ impl Identifiers {
         let tokens = tokens(query);
         // Of a query in capitals, or one written as a title, capitals say nothing.
         let capitals = tokens.iter().filter(|token| token.word.starts_with(char::is_uppercase)).count();
-        let has_names = 2 * capitals <= tokens.len();
+        let has_names = 3 * capitals <= 2 * tokens.len();
         let mut found = Vec::new();
         let mut at = 0;
         while at < tokens.len() && found.len() < MOST {

@@ -186,7 +186,9 @@ fn kind(part: &MessagePart<'_>, name: &str) -> Option<Kind> {
     if part.is_message() {
         return Some(Kind::Mail);
     }
-    match Format::of(Path::new(name)) {
+    let name = Path::new(name);
+    // A name without an ending says less than the mail does.
+    match name.extension().and_then(|_| Format::of(name)) {
         Some(Format::Mail) => return Some(Kind::Mail),
         Some(Format::Mailbox) => return None,
         Some(format) => return Some(Kind::File(format)),
@@ -211,7 +213,7 @@ fn kind(part: &MessagePart<'_>, name: &str) -> Option<Kind> {
             | "vnd.ms-excel"
             | "vnd.oasis.opendocument.spreadsheet",
         ) => Format::Spreadsheet,
-        _ => return None,
+        _ => return Format::of(name).map(Kind::File),
     };
     Some(Kind::File(format))
 }
