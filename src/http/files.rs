@@ -30,7 +30,7 @@ pub async fn put(
     let Changed { collection, asks, library } = Changed::of(&state, &request, &collection)?;
     if name.len() > MAX_NAME_BYTES || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
         return Err(Error::invalid_input(format!(
-            "a file's name has at most {MAX_NAME_BYTES} bytes and no folder in it"
+            "a file's name has at most {MAX_NAME_BYTES} bytes, and no folder or control characters in it"
         ))
         .into());
     }

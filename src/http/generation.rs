@@ -259,12 +259,14 @@ impl Generation {
 
 /// A bound on an answer's tokens. Clients of Ollama and llama.cpp send -1 for none: it is as long as the context has room.
 fn most_tokens(fields: &mut Fields, name: &str) -> Result<Option<usize>> {
-    match fields.take::<i128>(name)? {
-        Some(-1) => Ok(Some(u32::MAX as usize)),
-        Some(count) => usize::try_from(count).map(Some).map_err(|_| {
-            Error::invalid_field(name, format!("`{name}` is {count}; send a number of tokens, or -1 for no bound"))
-        }),
-        None => Ok(None),
+    let Some(value) = fields.take_value(name) else { return Ok(None) };
+    match (value.as_i64(), value.as_u64()) {
+        (Some(-1), _) => Ok(Some(u32::MAX as usize)),
+        (_, Some(count)) => Ok(Some(usize::try_from(count).unwrap_or(usize::MAX))),
+        _ => Err(Error::invalid_field(
+            name,
+            format!("`{name}` is {value}; send a whole number of tokens, or -1 for no bound"),
+        )),
     }
 }
 

@@ -18,6 +18,8 @@ use serde_json::Value;
 use self::record::Records;
 use super::parse::{Each, Parsed, check};
 
+/// The place of what has no text of its own, gathered to one table.
+pub const ROWS: &str = "rows";
 /// Bad lines or elements that are named; the others are counted.
 const MOST_NAMED: usize = 3;
 

@@ -185,6 +185,10 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
     let path = place.path;
     let is_part = anchor.is_some();
     let title = match (is_part, format) {
+        // Rows of a file are the file's, whatever else is in it.
+        (true, _) if anchor.as_deref() == Some(json::ROWS) => {
+            title.unwrap_or_else(|| title::of_file(None, path, place.within))
+        }
         (true, _) => title.unwrap_or_default(),
         // Its name says little, the way to it much.
         (false, Format::Code) => {

@@ -6,12 +6,15 @@ use super::metadata::FileMetadata;
 
 /// Nodes of one part. Each takes about a hundred bytes.
 const MAX_NODES: u32 = 4_000_000;
+/// Of one element: the parser compares each with all others.
+const MAX_ATTRIBUTES: usize = 2_000;
 
 /// Parses a part.
 ///
 /// # Errors
 /// Where it is no XML, or declares entities, which no such format needs.
 pub fn parse<'a>(text: &'a str, name: &str) -> Result<Document<'a>, String> {
+    check_attributes(text).map_err(|why| format!("its part `{name}` {why}"))?;
     let options = ParsingOptions { allow_dtd: false, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).map_err(|error| match error {
         roxmltree::Error::DtdDetected => {
@@ -24,11 +27,26 @@ pub fn parse<'a>(text: &'a str, name: &str) -> Result<Document<'a>, String> {
     })
 }
 
+/// Counts signs of equality between a `<` and the next `>`: no element has more attributes.
+fn check_attributes(text: &str) -> Result<(), String> {
+    let most = text.split('<').map(|piece| {
+        let tag = piece.split('>').next().unwrap_or_default();
+        tag.bytes().filter(|byte| *byte == b'=').take(MAX_ATTRIBUTES + 1).count()
+    });
+    match most.max() {
+        Some(count) if count > MAX_ATTRIBUTES => {
+            Err(format!("has an element with more than {MAX_ATTRIBUTES} attributes; convert it to text first"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Parses a file that is XML itself. One may name a DTD, which is not read, but declare no entities.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn parse_file(text: &str) -> Result<Document<'_>, String> {
+    check_attributes(text).map_err(|why| format!("it {why}"))?;
     let allow_dtd = !text.contains("<!ENTITY");
     let options = ParsingOptions { allow_dtd, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).map_err(|error| match error {
@@ -106,4 +124,19 @@ pub fn own_title(metadata: &FileMetadata) -> Option<String> {
             title == *made || title.starts_with(&format!("{made} - ")) || title == format!("{made} Presentation")
         });
     (!is_made).then(|| title.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_has_not_more_attributes_than_can_be_compared() {
+        let element = |count: usize| {
+            let attributes: Vec<String> = (0..count).map(|n| format!("a{n}=\"v\"")).collect();
+            format!("<r><x {}/>{}</r>", attributes.join(" "), "=".repeat(5000))
+        };
+        assert!(parse_file(&element(MAX_ATTRIBUTES)).is_ok());
+        assert!(parse_file(&element(MAX_ATTRIBUTES + 1)).unwrap_err().contains("attributes"));
+    }
 }

@@ -69,7 +69,7 @@ impl Records {
         if !self.rows.is_empty() {
             let mut body = Body::default();
             self.rows.put(&mut body);
-            hand_out("rows", body)?;
+            hand_out(super::ROWS, body)?;
         }
         if !self.messages.is_empty() {
             let mut body = Body::default();
