@@ -96,8 +96,9 @@ fn passages(hits: &[Hit], full: bool) -> String {
     let mut out = String::new();
     for (index, Hit { passage, score, also_in }) in hits.iter().enumerate() {
         let title = if passage.title.is_empty() { &passage.document_id } else { &passage.title };
+        let page = passage.page.map_or_else(String::new, |page| format!(", page {page}"));
         let source = passage.source.as_ref();
-        let source = source.map_or_else(String::new, |source| format!(" ({})", output::one_line(source, 200)));
+        let source = source.map_or_else(String::new, |source| format!(" ({}{page})", output::one_line(source, 200)));
         let _ = writeln!(out, "[{}] {score:.2} {}{source}", index + 1, output::one_line(title, 80));
         if full {
             for line in output::printable(&passage.text).lines() {
