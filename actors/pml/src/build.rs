@@ -16,7 +16,7 @@
 //!     .text("What should I pack?")
 //!     .prompt(&schema)?;
 //! # assert_eq!(prompt.schema, "trip");
-//! # Ok::<(), ragstone_actors::Error>(())
+//! # Ok::<(), ragstone_env::Error>(())
 //! ```
 
 use std::collections::{HashMap, HashSet};
