@@ -51,7 +51,7 @@ pub(super) fn fuse(vector: &Ranking, text: &Ranking, candidates: usize) -> Vec<f
 }
 
 /// Scores in which a passage that has the query's identifiers stands before those that have not: `found` of each candidate, in 0..=1. Where many
-/// of those that `count` have them they tell nothing, and the scores stay.
+/// of those that are `counted` have them, they tell nothing, and the scores stay.
 pub(super) fn with_identifiers(mut scores: Vec<f32>, found: &[f32], counted: impl Fn(usize) -> bool) -> Vec<f32> {
     let with = found.iter().enumerate().filter(|(at, found)| **found > 0.0 && counted(*at)).count();
     if with > MOST_NAMED || found.iter().all(|found| *found <= 0.0) {
@@ -135,7 +135,10 @@ mod tests {
         assert_eq!(with_identifiers(vec![0.5; 30], &[1.0; 30], |_| true), [0.5; 30]);
         assert_eq!(with_identifiers(vec![0.5, 0.2], &[0.0, 0.0], |_| true), [0.5, 0.2]);
         // Those far down do not count.
-        assert_eq!(order(&with_identifiers(vec![0.5; 30], &[1.0; 30], |at| at < 9)).len(), 30);
+        let falling: Vec<f32> = (0..30).map(|n| 1.0 - n as f32 / 100.0).collect();
+        let found: Vec<f32> = (0..30).map(|n| if n < 4 { 0.0 } else { 1.0 }).collect();
+        assert_eq!(order(&with_identifiers(falling.clone(), &found, |at| at < 10))[0], 4);
+        assert_eq!(with_identifiers(falling.clone(), &found, |_| true), falling);
         assert_eq!(order(&with_identifiers(vec![0.0, 0.0], &[0.0, 1.0], |_| true)), [1, 0]);
     }
 

@@ -99,26 +99,29 @@ impl Identifiers {
         self.0.is_empty()
     }
 
-    /// Words for the text index: most passages that have an identifier have at least one of these.
+    /// The query with its words joined, too: such words are rare, so that they need no search of their own. Nearly every question has three words
+    /// in a row that might be a name.
+    pub fn with_joined(&self, query: &str) -> String {
+        let joined = self.0.iter().filter_map(|identifier| match &identifier.kind {
+            Kind::Joined(key) => Some(key.as_str()),
+            _ => None,
+        });
+        [query].into_iter().chain(joined).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Words of its codes for the text index: most passages that have one of them have at least one of these. Empty where it has none.
     pub fn terms(&self) -> String {
         let mut terms = BTreeSet::new();
         for Identifier { written, kind } in &self.0 {
-            match kind {
-                Kind::Joined(key) => {
-                    terms.insert(key.clone());
-                }
-                Kind::Name => {}
-                Kind::Code { key, .. } => {
-                    let together: String = key.chars().filter(|c| *c != BORDER).collect();
-                    terms.extend(parts(written).map(str::to_lowercase));
-                    // As it may be written apart: at borders of letters and digits, in groups of four.
-                    terms.extend(runs(&together));
-                    if together.is_ascii() && (12..=40).contains(&together.len()) {
-                        terms.extend((4..together.len()).step_by(4).map(|at| together[at - 4..at].to_owned()));
-                    }
-                    terms.insert(together);
-                }
+            let Kind::Code { key, .. } = kind else { continue };
+            let together: String = key.chars().filter(|c| *c != BORDER).collect();
+            terms.extend(parts(written).map(str::to_lowercase));
+            // As it may be written apart: at borders of letters and digits, in groups of four.
+            terms.extend(runs(&together));
+            if together.is_ascii() && (12..=40).contains(&together.len()) {
+                terms.extend((4..together.len()).step_by(4).map(|at| together[at - 4..at].to_owned()));
             }
+            terms.insert(together);
         }
         let mut text = String::new();
         for term in terms.iter().filter(|term| term.chars().count() > 1).take(MOST_TERMS) {
@@ -146,7 +149,8 @@ impl Identifiers {
             return 0.0;
         }
         let (mut sum, mut wanted) = (0.0, 0.0);
-        let normal = Normal::of(passage);
+        let has_code = self.0.iter().any(|identifier| matches!(identifier.kind, Kind::Code { .. }));
+        let normal = if has_code { Normal::of(passage) } else { Normal::of("") };
         for identifier in &self.0 {
             let found = identifier.found_in(passage, &normal);
             // What is perhaps a name is one if it is there.
@@ -444,6 +448,13 @@ mod tests {
     fn terms_are_words_of_the_index() {
         let terms = |query| Identifiers::of(query).terms();
         assert_eq!(terms("is ppr1670 there?"), "1670 ppr ppr1670 ");
+        assert_eq!(terms("who repairs the old stone bridge in winter?"), "");
+        let with_joined = |query| Identifiers::of(query).with_joined(query);
+        assert_eq!(
+            with_joined("the cached schedule coordinator"),
+            "the cached schedule coordinator cachedschedulecoordinator"
+        );
+        assert_eq!(with_joined("the roof"), "the roof");
         assert_eq!(terms("version 11.0.4"), "11 1104 ");
         let literals = |query| Identifiers::of(query).literals();
         assert_eq!(literals("version 1.2.3 or 1.2.345, edc87ff, ppr1670"), ["1.2.3", "edc87ff"]);

@@ -78,7 +78,7 @@ impl Corpus {
             let built = async {
                 table.create_text_index().await?;
                 writer.sync().await?;
-                writer.prune_if_many().await
+                writer.prune().await
             };
             match caught("build its indexes", built).await {
                 Ok(()) => renewed += 1,

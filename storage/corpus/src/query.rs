@@ -108,9 +108,6 @@ pub(super) async fn named(
     snapshot: &Snapshot<'_>,
     (identifiers, filter): (&Identifiers, Option<&Filter>),
 ) -> Result<Scored> {
-    if identifiers.is_empty() {
-        return Ok(Vec::new());
-    }
     let (terms, literal) = (identifiers.terms(), identifiers.literals());
     let mut found = match terms.is_empty() {
         true => Vec::new(),

@@ -14,7 +14,7 @@ use super::filter::Filter;
 use super::found::within_bounds;
 use super::fusion::{Ranking, fuse, with_identifiers};
 use super::identifiers::Identifiers;
-use super::query::{MIN_CANDIDATES, PROBES, Probes, Scored, is_lean, matching, named, nearest};
+use super::query::{self, MIN_CANDIDATES, PROBES, Probes, Scored, is_lean, matching, nearest};
 use super::schema::{StoredPassage, content};
 use super::table::{Collection, Snapshot};
 use super::words::Keywords;
@@ -105,11 +105,9 @@ async fn search_from(
 ) -> Result<Vec<StoredHit>> {
     let filter = options.filter.as_ref();
     let asked = Asked::of(query);
-    // They do not depend on how deep the others go.
-    let named = match options.mode {
-        SearchMode::Vector => Scored::new(),
-        _ => named(collection, snapshot, (&asked.identifiers, filter)).await?,
-    };
+    let words = asked.identifiers.with_joined(query);
+    // What has the query's identifiers does not depend on how deep the others go.
+    let mut named: Option<Scored> = None;
     loop {
         let by_vector = async {
             match &vector {
@@ -122,12 +120,20 @@ async fn search_from(
         let by_text = async {
             match options.mode {
                 SearchMode::Vector => Ok(Vec::new()),
-                _ => matching(collection, snapshot, (query, filter), depth).await,
+                _ => matching(collection, snapshot, (&words, filter), depth).await,
             }
         };
-        let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
+        let by_name = async {
+            match (&named, options.mode) {
+                (Some(named), _) => Ok(named.clone()),
+                (None, SearchMode::Vector) => Ok(Vec::new()),
+                (None, _) => query::named(collection, snapshot, (&asked.identifiers, filter)).await,
+            }
+        };
+        let (by_vector, by_text, by_name) = futures::try_join!(by_vector, by_text, by_name)?;
         let deeper = deeper((&by_vector, &by_text), depth);
-        let (hits, kept) = best((&asked, depth), by_vector, by_text, named.clone(), options);
+        let (hits, kept) = best((&asked, depth), by_vector, by_text, by_name.clone(), options);
+        named = Some(by_name);
         match deeper {
             Some(deeper) if kept < options.top_k => depth = deeper,
             _ => return within_bounds(collection, snapshot, hits, is_lean(depth)).await,
@@ -139,6 +145,17 @@ async fn search_from(
 fn deeper((by_vector, by_text): (&Scored, &Scored), depth: usize) -> Option<usize> {
     let deeper = depth.saturating_mul(DEEPER);
     (by_vector.len().max(by_text.len()) >= depth && deeper <= MAX_CANDIDATES).then_some(deeper)
+}
+
+/// Which search ended.
+enum Found {
+    Vectors {
+        stage: usize,
+    },
+    Words {
+        /// What has the query's identifiers.
+        by_name: Scored,
+    },
 }
 
 /// As [`search`] in mode [`SearchMode::Fused`], with the same result. `provisional` is told what is best so far, from the words and a
@@ -154,27 +171,34 @@ pub(super) async fn in_stages(
     let (depth, filter) = (depth(options.top_k), options.filter.as_ref());
     let asked = Asked::of(query);
     let snapshot = collection.snapshot().await?;
-    let named = named(collection, &snapshot, (&asked.identifiers, filter)).await?;
-    type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Option<usize>, Scored)>> + Send + 'a>>;
-    let words = async { Ok((None, matching(collection, &snapshot, (query, filter), depth).await?)) };
+    let with_joined = asked.identifiers.with_joined(query);
+    type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Found, Scored)>> + Send + 'a>>;
+    // Both are told before anything is: without them nearly all of it would be wrong.
+    let mut named = Scored::new();
+    let words = async {
+        let words = matching(collection, &snapshot, (&with_joined, filter), depth);
+        let by_name = query::named(collection, &snapshot, (&asked.identifiers, filter));
+        let (words, by_name) = futures::try_join!(words, by_name)?;
+        Ok((Found::Words { by_name }, words))
+    };
     let running = FuturesUnordered::from_iter([Box::pin(words) as Searching<'_>]);
     for (stage, probes) in STAGES.into_iter().enumerate() {
         let (vector, snapshot) = (&vector, &snapshot);
         let probes = if stage + 1 == STAGES.len() { Probes::Last } else { Probes::First(probes) };
         running.push(Box::pin(async move {
-            Ok((Some(stage), nearest(collection, snapshot, (vector, filter), (depth, probes), env).await?))
+            Ok((Found::Vectors { stage }, nearest(collection, snapshot, (vector, filter), (depth, probes), env).await?))
         }));
     }
     let mut running = running;
     let (mut by_vector, mut by_text): (Option<(usize, Scored)>, Option<Scored>) = (None, None);
     while let Some(found) = running.next().await {
         match found? {
-            (None, found) => by_text = Some(found),
+            (Found::Words { by_name }, found) => (by_text, named) = (Some(found), by_name),
             // One that looked into more cells may have ended first.
-            (Some(stage), found) if by_vector.as_ref().is_none_or(|(seen, _)| *seen < stage) => {
+            (Found::Vectors { stage }, found) if by_vector.as_ref().is_none_or(|(seen, _)| *seen < stage) => {
                 by_vector = Some((stage, found));
             }
-            (Some(_), _) => continue,
+            (Found::Vectors { .. }, _) => continue,
         }
         if let (Some((stage, near)), Some(words)) = (&by_vector, &by_text) {
             if stage + 1 == STAGES.len() {

@@ -115,10 +115,11 @@ impl<P: Parser> Reader<P> {
         let format = Format::of(&found.path).ok_or_else(|| unsupported(&found.path))?;
         let file = open::open(found).map_err(Unread::Skipped)?;
         // The folder is canonical; the file may have been found by a link to it.
-        let real = found.within.as_ref().and_then(|_| found.path.canonicalize().ok());
         let within = found.within.as_deref().and_then(|folder| {
-            found.path.strip_prefix(folder).ok().or_else(|| real.as_deref()?.strip_prefix(folder).ok())
+            let below = |path: &Path| path.strip_prefix(folder).map(Path::to_owned).ok();
+            below(&found.path).or_else(|| below(&found.path.canonicalize().ok()?))
         });
+        let within = within.as_deref();
         self.take(format, Place { path: &found.path, within }, file, each)
     }
 

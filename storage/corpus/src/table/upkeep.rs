@@ -69,7 +69,7 @@ impl Writer<'_> {
 
     /// Removes the files of superseded versions. The data folder's lock keeps other processes out, the writer's turn
     /// other writers, and `files` the readers: nobody has a transaction open, so even unverified files may go.
-    async fn prune(&self) -> Result<()> {
+    pub async fn prune(&self) -> Result<()> {
         let _files = self.collection.files.write().await;
         let action = OptimizeAction::Prune {
             older_than: Some(Duration::zero()),
