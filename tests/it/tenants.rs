@@ -180,7 +180,7 @@ async fn a_key_that_is_revoked_while_an_answer_streams_reads_no_further() {
     let owner = folder.token();
     let key = new_key(&service, &owner, json!({ "name": "reader", "role": "read", "tenant": "acme" })).await;
     let asked = json!({
-        "messages": [{ "role": "user", "content": "Tell me of boats." }], "stream": true, "max_tokens": 300,
+        "messages": [{ "role": "user", "content": "Tell me of boats." }], "stream": true, "max_tokens": 4000,
         "temperature": 0, "ignore_eos": true,
     });
     let client = reqwest::Client::new();
