@@ -47,6 +47,16 @@ pub struct Surface {
     pub listen: String,
     /// Where health and metrics listen besides, on a thread of their own; none given takes a free port of the loopback interface.
     pub health_listen: Option<String>,
+    /// The certificate chain that the service shows, a PEM file; none given: it speaks without TLS.
+    pub tls_certificate: Option<PathBuf>,
+    /// Its key, a PEM file.
+    pub tls_key: Option<PathBuf>,
+    /// Certificates of the authorities that clients' certificates must be signed by, a PEM file; none given: clients need none.
+    pub tls_client_ca: Option<PathBuf>,
+    /// The folder of the audit log; none given: none is written.
+    pub audit_log: Option<PathBuf>,
+    /// Days for which its files are kept.
+    pub audit_days: usize,
     /// Listen beyond loopback although nobody has to log in.
     pub allow_anyone: bool,
     /// Whether requests need an API key; off by default.
@@ -116,6 +126,11 @@ impl Default for Surface {
             reranker: None,
             listen: "127.0.0.1:7411".into(),
             health_listen: None,
+            tls_certificate: None,
+            tls_key: None,
+            tls_client_ca: None,
+            audit_log: None,
+            audit_days: 90,
             allow_anyone: false,
             keys: KeyMode::Off,
             metrics_open: false,

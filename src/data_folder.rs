@@ -23,8 +23,11 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct ServiceRecord {
     /// The service's process.
     pub pid: u32,
-    /// `http://ADDR:PORT`
+    /// `http://ADDR:PORT`, for commands on this machine.
     pub address: String,
+    /// `https://ADDR:PORT`, where others reach it by TLS.
+    #[serde(default)]
+    pub public: Option<String>,
     /// Shows that a caller can read the data folder.
     pub token: String,
     /// `http://ADDR:PORT` where health and metrics are answered whatever else goes on.
@@ -36,6 +39,13 @@ pub struct ServiceRecord {
     /// It is a command's own, and ends with it.
     #[serde(default)]
     pub passes: bool,
+}
+
+impl ServiceRecord {
+    /// Where people reach it.
+    pub fn shown(&self) -> &str {
+        self.public.as_ref().unwrap_or(&self.address)
+    }
 }
 
 /// Who holds a data folder; the text of `DATA/lock`.
@@ -249,6 +259,7 @@ mod tests {
         let record = ServiceRecord {
             pid: 1,
             address: "http://127.0.0.1:1".into(),
+            public: None,
             token: "t".into(),
             health: None,
             models: Vec::new(),
@@ -305,6 +316,7 @@ mod tests {
         held.write_service_record(&ServiceRecord {
             pid: 1,
             address: String::new(),
+            public: None,
             token: String::new(),
             health: None,
             models: Vec::new(),

@@ -27,7 +27,7 @@ const PASSING_GRACE: Duration = Duration::from_secs(300);
 
 /// A running service.
 pub struct Service {
-    /// `http://ADDR:PORT`
+    /// `http://ADDR:PORT`, or `https` with TLS.
     pub address: String,
     state: Arc<State>,
     config: Config,
@@ -42,9 +42,11 @@ impl Service {
         let env = Env::from_environment()?;
         ragstone_migrations::prepare(held.path(), &env)?;
         let failed = |error: std::io::Error| Error::internal(format!("the service cannot start: {error}"));
-        let address = format!("http://{}", listener.local_addr().map_err(failed)?);
+        let address = listener.local_addr().map_err(failed)?;
         let state = Arc::new(State::new(config, env, audience)?);
         let servers = Servers::start(&state, &config.surface, listener, audience)?;
+        let scheme = if servers.local_address.is_some() { "https" } else { "http" };
+        let address = format!("{scheme}://{address}");
         let upkeep = AbortOnDrop(tokio::spawn(telemetry::metrics_upkeep(state.metrics.clone())));
         let service = Self { address, state, config: config.clone(), held, servers, _upkeep: upkeep };
         service.tell(Vec::new())?;
@@ -56,10 +58,14 @@ impl Service {
         if self.state.audience() == Audience::Private {
             return Ok(());
         }
-        let (address, token) = (self.address.clone(), self.state.token().to_owned());
+        let (address, public) = match &self.servers.local_address {
+            Some(local) => (local.clone(), Some(self.address.clone())),
+            None => (self.address.clone(), None),
+        };
+        let token = self.state.token().to_owned();
         let health = self.servers.health_address.clone();
         let passes = self.state.audience() == Audience::Passing;
-        let record = ServiceRecord { pid: std::process::id(), address, token, health, models, passes };
+        let record = ServiceRecord { pid: std::process::id(), address, public, token, health, models, passes };
         self.held.write_service_record(&record)
     }
 

@@ -74,8 +74,8 @@ pub use ragstone_kernels::error;
 pub use ragstone_kernels::error::{Error, ErrorKind, Result};
 pub use read_prompt::{ReadPrompt, ReadToken, Score};
 pub use report::{
-    Alternative, Answer, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport, RoundReport,
-    TokenEvent, Usage,
+    Alternative, Answer, ArrangementReport, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport,
+    RoundReport, TokenEvent, Usage,
 };
 pub use reranking::{Rerank, Reranked};
 pub use retrieval::MAX_QUERY_BYTES;

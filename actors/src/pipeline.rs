@@ -1,6 +1,8 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
 mod account;
+mod arranging;
+mod blending;
 mod ending;
 mod keep;
 mod modules;
@@ -15,7 +17,8 @@ use ragstone_env::{Env, Stopwatch};
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::grammar::Constraint;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
-use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
+use ragstone_storage::prompt::arrange::Popularity;
+use ragstone_storage::prompt::plan::{LoadPlan, Recurring, Why};
 use ragstone_storage::prompt::record_use;
 use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
@@ -25,6 +28,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use self::account::{record, record_speculation, report};
+use self::arranging::Arranged;
 use self::modules::options_of;
 use crate::assembler::Assembler;
 use crate::background::Background;
@@ -38,7 +42,6 @@ use crate::events::{Feed, Happened};
 use crate::eviction::Evictor;
 use crate::manner::Manner;
 use crate::plans::Plans;
-use crate::prefill::{Rule, Selection};
 use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut};
 use crate::report::Blending;
@@ -76,6 +79,8 @@ pub(crate) struct Pipeline {
     pub background: Background,
     /// Prompts that were blended.
     pub recurring: Mutex<Recurring>,
+    /// What prompts over passages have asked for lately.
+    pub popularity: Mutex<Popularity>,
     pub plans: Plans,
     /// Where those who watch hear of everything.
     pub feed: Feed,
@@ -111,6 +116,8 @@ struct Prefilled {
     prompt_tokens: usize,
     assemble_ms: f64,
     blending: Blending,
+    /// The order of its passages, where they could stand in another than retrieval's.
+    arranged: Option<Arranged>,
     sequence: Sequence,
 }
 
@@ -186,21 +193,29 @@ impl Pipeline {
         Ok(prefilled.sequence.outputs.into_iter().map(stream).collect())
     }
 
-    /// Assembles the prompt over `passages` and prefills it; the prefill waits at its end where `hold` is not released.
-    async fn prefill(&self, asking: &Asking, passages: &[Passage], hold: Option<Hold>) -> Result<Prefilled> {
+    /// Assembles the prompt over `passages` and prefills it; the prefill waits at its end where `hold` is not released. Passages from the
+    /// `free`th on may stand in another order.
+    async fn prefill(
+        &self,
+        asking: &Asking,
+        (passages, free): (&[Passage], usize),
+        hold: Option<Hold>,
+    ) -> Result<Prefilled> {
         let Asking { question, deadline, task, .. } = asking;
         let assembling = Stopwatch::start();
         let assemble = tracing::info_span!("assemble");
-        let segments = self.assemble((question, *task), passages, *deadline).instrument(assemble).await?;
+        let mut segments = self.assemble((question, *task), passages, *deadline).instrument(assemble).await?;
+        let blend = self.blend(question);
+        let arranged = self.arrange(question, &mut segments, free, &blend);
+        let segments: Arc<[Segment]> = segments.into();
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
         let max_tokens = self.most_tokens(question, &segments)?;
         let assemble_ms = assembling.elapsed_ms();
 
         self.encode_modules(asking, &segments).await?;
         let fuse = tracing::info_span!("fuse", prompt_tokens = prompt_tokens as i64);
-        let blend = self.blend(question);
         let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
-        Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, sequence })
+        Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, arranged, sequence })
     }
 
     /// Files what is fresh of a prompt that is the request's own, counts it, and reports.
@@ -209,7 +224,8 @@ impl Pipeline {
         self.learn(&prefilled.sequence);
         self.keep(&asking.question, &prefilled.segments, &mut prefilled.sequence, asking.found_in);
         let ttft = Ttft { assemble_ms: prefilled.assemble_ms, ..ttft };
-        let report = report(&prefilled.sequence, prefilled.blending, ttft);
+        let arrangement = prefilled.arranged.as_ref().map(|arranged| arranged.report);
+        let report = ReuseReport { arrangement, ..report(&prefilled.sequence, prefilled.blending, ttft) };
         record(&report);
         report
     }
@@ -273,7 +289,7 @@ impl Pipeline {
         (question, task): (&Arc<Question>, Task),
         passages: &[Passage],
         deadline: Instant,
-    ) -> Result<Arc<[Segment]>> {
+    ) -> Result<Vec<Segment>> {
         let tokens = passages.iter().map(|passage| passage.tokens.clone()).collect();
         let mut segments = self.assembler.assemble((question, task), tokens, self.today(), deadline).await?;
         if question.root == RootCut::FirstToken {
@@ -282,7 +298,7 @@ impl Pipeline {
         if segments.iter().all(|segment| segment.tokens.is_empty()) {
             return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
         }
-        Ok(segments.into())
+        Ok(segments)
     }
 
     /// Looks up, plans, loads and prefills. What is invalidated since the search began is not left on the device.
@@ -333,49 +349,6 @@ impl Pipeline {
         if let Some(prediction) = prediction.filter(|_| was_alone && as_planned) {
             self.store.costs().observe_prefill(&prediction, prefill.computing_ms);
         }
-    }
-
-    /// How the question's prompt is blended. Whoever measures a choice has it made.
-    fn blend(&self, question: &Question) -> Blend {
-        let known = self.known.blend();
-        match (question.selection, question.reuse) {
-            (Some(selection), _) if self.known.can_move() => {
-                Blend { selection, blending: Blending::Configured, ..known }
-            }
-            // Whoever wants some recomputed gets some.
-            (_, Reuse::Ratio(ratio)) if ratio > 0.0 && known.selection.rule == Rule::None => {
-                Blend { selection: Selection::default(), ..known }
-            }
-            _ => known,
-        }
-    }
-
-    fn plan_options(&self, question: &Question, blend: &Blend) -> PlanOptions {
-        // More than the floor hides under the loads of an engine that does nothing else; beside others it is their time.
-        let is_alone = self.admission.taken() <= question.answers;
-        let floor = blend.ratio;
-        let least = if is_alone { Ratio::AtLeast(floor) } else { Ratio::Fixed(floor) };
-        let (reuse, ratio) = match question.reuse {
-            // What is stored has no logits.
-            _ if question.sampling.prompt_logprobs.is_some() => (ReuseMode::Off, least),
-            Reuse::Auto | Reuse::Calibrated => (ReuseMode::Auto, least),
-            Reuse::Ratio(ratio) => (ReuseMode::Auto, Ratio::Fixed(ratio)),
-            Reuse::Exact => (ReuseMode::ExactOnly, least),
-            Reuse::Off => (ReuseMode::Off, least),
-        };
-        // Rules that take none or all do so at any ratio.
-        let ratio = match blend.selection.rule {
-            Rule::None => Ratio::Fixed(0.0),
-            Rule::All => Ratio::Fixed(1.0),
-            _ => ratio,
-        };
-        let reuse = match reuse {
-            ReuseMode::Auto if !self.known.can_move() => ReuseMode::SamePositions,
-            ReuseMode::Auto if !blend.blending.blends() => ReuseMode::ExactOnly,
-            reuse => reuse,
-        };
-        let choosing = blend.selection.choosing(self.engine.layers());
-        PlanOptions { ratio, choosing, reuse, declines: true }
     }
 
     /// `max_tokens` is bounded by the context, and so is the channel, which holds a whole answer.
@@ -429,6 +402,8 @@ fn cut_root(segments: &mut Vec<Segment>) {
     }
 }
 
+#[cfg(test)]
+mod arranging_tests;
 #[cfg(test)]
 mod draft_tests;
 #[cfg(test)]

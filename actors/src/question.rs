@@ -115,6 +115,9 @@ pub struct Context {
     pub rerank: Option<usize>,
     /// Whether the prefill may begin before the search has ended; `None`, as the settings have it.
     pub speculate: Option<bool>,
+    /// Whether passages may stand in the order in which more of them is stored: true, all of them; `None`, those that were found, as the
+    /// settings have it.
+    pub arrange: Option<bool>,
     /// Documents given in the request; each is one passage.
     pub documents: Vec<InlineDocument>,
 }

@@ -151,6 +151,9 @@ pub struct ReuseReport {
     /// How what was found was put in order, where that was asked for; of several rounds, all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerank: Option<RerankReport>,
+    /// How passages were put in order for what is stored, where they could be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrangement: Option<ArrangementReport>,
     /// Words alone were searched: the collection was built with an embedding model that cannot be loaded, and is not embedded again yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub words_only: bool,
@@ -191,6 +194,19 @@ impl RerankReport {
             ms: a.ms + b.ms,
         })
     }
+}
+
+/// How passages were put in order so that more of the prompt is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ArrangementReport {
+    /// Passages that could change places.
+    pub passages: u32,
+    /// Of these, so many were stored behind the very passages before them.
+    pub stored: u32,
+    /// What that was predicted to save, in milliseconds.
+    pub saved_ms: f64,
+    /// Its price: pairs of passages that do not stand as they were ranked.
+    pub turned: u32,
 }
 
 /// One search of several, and the prompt over what it and those before it found.

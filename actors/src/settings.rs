@@ -102,6 +102,8 @@ pub struct Settings {
     /// Whether a prompt's prefill may begin with what its search has found so far, when the engine has nothing else to do
     /// and searching takes a while beside it.
     pub speculate: bool,
+    /// Whether the passages of a prompt may stand in the order in which more of them is stored.
+    pub arrange: bool,
     /// Passages retrieved for a question.
     pub top_k: Option<usize>,
     /// Passages that are retrieved for a question to be put in order by the reranker, of which the best `top_k` are taken; 0: none, the
@@ -186,6 +188,7 @@ impl Default for Settings {
             primer_passages: None,
             vector_index_rows: 50_000,
             speculate: true,
+            arrange: true,
             top_k: None,
             rerank: 0,
             embed_query_prompt: None,

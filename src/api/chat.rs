@@ -118,6 +118,9 @@ pub struct Extension {
     /// Whether the prefill may begin before the search has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculate: Option<bool>,
+    /// Whether passages may stand in the order in which more of them is stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrange: Option<bool>,
     /// Passages given in the request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub documents: Vec<InlineDocument>,

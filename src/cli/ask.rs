@@ -44,6 +44,9 @@ pub struct Args {
     /// Begin to compute only when the search has ended
     #[arg(long)]
     no_speculation: bool,
+    /// Keep the passages in the order in which they were ranked
+    #[arg(long)]
+    no_arrangement: bool,
     /// Which stored KV may be used
     #[arg(long, value_enum, default_value_t = Reuse::Auto)]
     reuse: Reuse,
@@ -90,6 +93,7 @@ impl Args {
             round_tokens: self.round_tokens,
             rerank: self.rerank,
             speculate: self.no_speculation.then_some(false),
+            arrange: self.no_arrangement.then_some(false),
             reuse,
             sampling: Unsaid::Model,
             ..Extension::default()

@@ -13,7 +13,7 @@ pub async fn run(config: &Config) -> Result<()> {
                        --list` and `ragstone top` show meanwhile how far it is)";
         return Err(Error::new(ErrorKind::Unavailable, message));
     }
-    output::line(&format!("{}/#token={}", reached_at(&record.address), record.token))
+    output::line(&format!("{}/#token={}", reached_at(record.shown()), record.token))
 }
 
 /// Where a browser on this machine reaches a service: one that listens on every address is reached on one.

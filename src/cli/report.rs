@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use ragstone_actors::report::{TierLoad, TokenAccount, Ttft};
 use ragstone_actors::speculation::{Outcome, Speculation};
-use ragstone_actors::{Citation, Grounding, RerankReport, RerankedBy, ReuseReport, RoundReport};
+use ragstone_actors::{ArrangementReport, Citation, Grounding, RerankReport, RerankedBy, ReuseReport, RoundReport};
 use ragstone_corpus::Elsewhere;
 use ragstone_storage::tier::Tier;
 
@@ -77,6 +77,9 @@ pub fn reuse(report: &ReuseReport) -> String {
     if let Some(report) = &report.rerank {
         rerank(&mut out, report);
     }
+    if let Some(report) = report.arrangement.filter(|report| report.stored > 0 || report.turned > 0) {
+        arrangement(&mut out, report);
+    }
     if let Some(report) = &report.speculation {
         speculation(&mut out, report);
     }
@@ -93,6 +96,15 @@ fn rerank(out: &mut String, report: &RerankReport) {
     let RerankReport { candidates, prompt_tokens: tokens, cached_tokens: cached, ms, .. } = report;
     let _ =
         writeln!(out, "  rerank       {candidates} passages by {by}; {cached} of {tokens} tokens cached; {ms:.1} ms");
+}
+
+/// What order the passages stand in, and why.
+fn arrangement(out: &mut String, report: ArrangementReport) {
+    let ArrangementReport { passages, stored, saved_ms, turned } = report;
+    let _ = writeln!(
+        out,
+        "  arranged     {stored} of {passages} passages begin a stored prompt ({saved_ms:.1} ms saved); {turned} pairs not as ranked"
+    );
 }
 
 /// How the search and the prefill overlapped.

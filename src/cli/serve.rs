@@ -137,7 +137,7 @@ fn hold(config: &Config) -> Result<HeldFolder> {
                 format!(
                     "a service already runs on {} at {} (process {}); use it, or stop it first",
                     folder.path().display(),
-                    record.address,
+                    record.shown(),
                     record.pid
                 ),
             )),
@@ -175,9 +175,9 @@ pub fn exposure(address: SocketAddr, surface: &Surface) -> Result<Option<&'stati
         return Ok(None);
     }
     if surface.keys == KeyMode::Required {
-        return Ok(Some(
-            "reachable from other machines, and keys and answers are sent as they are: put a proxy with TLS in front",
-        ));
+        let word = "reachable from other machines, and keys and answers are sent as they are: set `tls_certificate` and `tls_key`, or put a \
+                    proxy with TLS in front";
+        return Ok(surface.tls_certificate.is_none().then_some(word));
     }
     if surface.allow_anyone {
         return Ok(Some("reachable from other machines, and without a login"));

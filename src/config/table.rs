@@ -40,6 +40,14 @@ pub const SURFACE: &[Definition] = &[
     setting("listen", "Address and port where the service listens. Port 0 takes a free one, which is printed.").flag().under("Where it listens, and who may use it"),
     setting("health_listen", "Address and port where health and metrics are answered by a thread of their own.")
         .by_default("a free port of loopback"),
+    setting("tls_certificate", "The certificate chain that the service shows, a PEM file: it then speaks TLS. Changed files are taken at once.")
+        .by_default("none: no TLS"),
+    setting("tls_key", "The key of `tls_certificate`, a PEM file.").by_default("none"),
+    setting(
+        "tls_client_ca",
+        "A PEM file of authorities: clients must show a certificate that one of them signed. Commands of the data folder's owner need none.",
+    )
+    .by_default("none"),
     setting(
         "keys",
         "Whether requests need an API key, `off` or `required`; `ragstone keys add` makes one. With keys, the service may listen beyond this \
@@ -72,6 +80,9 @@ pub const SURFACE: &[Definition] = &[
         "Processor seconds that parsing one file may take in an ingest. By the clock it may take four times as many.",
     )
     .within(1, 86_400),
+    setting("audit_log", "A folder: who asked, added, deleted and evicted is written there, a JSON line each, without texts; a file a day (UTC).")
+        .by_default("none is written"),
+    setting("audit_days", "Days for which files of the audit log are kept.").within(1, 36_500),
     setting("log", "Which log lines are written, such as info or ragstone_actors=debug,warn.")
         .by_default("info (serve), warn")
         .flag().under("Logs and traces"),

@@ -7,6 +7,7 @@ use ragstone_kernels::sampling::MAX_LOGPROBS;
 use serde_json::Value;
 
 use super::answer::{self, Asked};
+use super::audit;
 use super::body::Incoming;
 use super::collections::naming;
 use super::fields::Fields;
@@ -48,6 +49,9 @@ pub async fn answer(
     let visitor = Visitor::of(request)?;
     let tenant = generation.extension.settle(&visitor)?;
     let collection = generation.extension.collection.clone();
+    if let Some(collection) = &collection {
+        audit::say(request, "collection", collection.as_str());
+    }
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let messages = fields.need::<Vec<RequestMessage>>("messages")?;

@@ -9,9 +9,11 @@ use futures::StreamExt;
 use ragstone_actors::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
 use ragstone_corpus::{COLLECTION, DocumentInfo, Hit, SearchOptions};
+use ragstone_documents::Document;
 use serde::Serialize;
 
 use super::answer::event;
+use super::audit;
 use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
@@ -186,6 +188,7 @@ pub async fn upsert(
         let message = format!("`documents` holds {}; send at most {MAX_DOCUMENTS} at once", documents.len());
         return Err(Error::invalid_field("documents", message).into());
     }
+    audit::say_all(&request, "documents", documents.iter().map(known_by));
     let caller = caller(&request);
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let (_client, gone) = tokio::sync::watch::channel(());
@@ -194,6 +197,11 @@ pub async fn upsert(
     let done = state.run(&request, Work::Change, upserting);
     let (report, kv) = done.await??;
     Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read: None, left_out: Vec::new() }))
+}
+
+/// What a document is known by in the audit log.
+fn known_by(document: &Document) -> &str {
+    document.id.as_ref().or(document.source.as_ref()).unwrap_or(&document.title)
 }
 
 /// One document with its passages.
@@ -304,6 +312,8 @@ pub async fn ingest(
         return Err(Error::invalid_field("paths", "`paths` must be absolute").into());
     }
     let name = Visitor::of(&request)?.collection(&path.into_inner())?;
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    audit::say_all(&request, "paths", shown.iter().map(String::as_str));
     let (begun, is_new) = opened.ingestor.begin(&name, paths, prune).await?;
     // One that was begun before has more to do.
     let only = only.filter(|_| is_new);

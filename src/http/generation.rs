@@ -124,6 +124,7 @@ impl Extension {
             round_tokens: self.round_tokens,
             rerank: self.rerank,
             speculate: self.speculate,
+            arrange: self.arrange,
             documents: std::mem::take(&mut self.documents),
         })
     }

@@ -27,12 +27,16 @@ pub enum Visitor {
     Key(Arc<ApiKey>),
 }
 
+/// Stands in the data of an app that only the data folder's owner may use.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnersOnly;
+
 /// Finds out who sent a request, and whether they may use its path, which is as the router has it: what a client writes for it can differ.
 ///
 /// # Errors
 /// `Unauthenticated` without a key where one is needed, `Forbidden` where that is not enough, `Unavailable` while the keys are being read.
 pub fn admit(state: &State, request: &HttpRequest, path: &str) -> Result<Visitor> {
-    if state.audience() != Audience::Public {
+    if state.audience() != Audience::Public || request.app_data::<OwnersOnly>().is_some() {
         state.check_owner(request)?;
         return Ok(Visitor::Owner);
     }

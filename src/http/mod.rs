@@ -3,6 +3,7 @@
 mod answer;
 mod anthropic;
 mod asking;
+pub mod audit;
 pub mod body;
 mod cache;
 mod chat;
@@ -219,6 +220,9 @@ async fn account(
         }
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
+    if let Some(audit) = &state.audit {
+        audit.note(state.env.now_unix_ms(), &path, begun.elapsed_ms(), &response);
+    }
     trace::end_request(&span, status);
     span.in_scope(|| tracing::debug!(status, ms = elapsed.as_secs_f64() * 1e3, "answered"));
     let labels = [("path", path.clone()), ("method", method.to_owned()), ("status", status.to_string())];

@@ -1,7 +1,7 @@
 //! `/api/…`: Ollama's API, as its official clients and Open WebUI speak it: chats, completions, embeddings, and what models there are. A
 //! request is turned into the fields of a chat or a plain completion, so that all mean the same by each.
 
-mod lines;
+pub(super) mod lines;
 mod models;
 
 use std::collections::VecDeque;

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
+use super::audit::AuditLog;
 use super::body::Bodies;
 use super::identity::Visitor;
 use super::mcp::Running;
@@ -67,6 +68,8 @@ pub struct State {
     pub write_timeout: Duration,
     /// Processor time that parsing one file may take.
     pub file_seconds: u64,
+    /// Where it is written who asked for what.
+    pub audit: Option<AuditLog>,
     /// Every setting, and where it comes from.
     pub given: Vec<Setting>,
     /// Whoever copies the tiers' figures into the metrics holds its one permit.
@@ -126,6 +129,7 @@ impl State {
             metrics_open: config.surface.metrics_open,
             write_timeout: Duration::from_secs(config.surface.write_timeout_s),
             file_seconds: config.surface.file_seconds,
+            audit: AuditLog::of(&config.surface)?,
             given: config.listing.clone(),
             publishing: Arc::new(Semaphore::new(1)),
             running: Running::default(),

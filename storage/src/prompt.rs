@@ -1,6 +1,7 @@
 //! What is done about a prompt's [segments](crate::segment): what is resident of them, the load plan, and what the tiers' policies are
 //! told of it.
 
+pub mod arrange;
 pub mod plan;
 pub mod primer;
 pub mod residency;

@@ -303,6 +303,12 @@ impl KvStore {
         tiers.disk.contains(key).then_some(Tier::Disk)
     }
 
+    /// As [`contains`](Self::contains), the device among them.
+    pub fn contains_placed(&self, key: &KvKey) -> Option<Tier> {
+        let is_placed = self.0.device.get().is_some_and(|device| device.contains(key));
+        if is_placed { Some(Tier::Device) } else { self.contains(key) }
+    }
+
     /// The tiers that are known to have the key, which was found in `found`.
     pub(crate) fn tiers_of(&self, key: &KvKey, found: Tier) -> Vec<Tier> {
         let tiers = &self.0.tiers;

@@ -43,13 +43,14 @@ fn questions_are_measured_in_every_reuse_mode() {
     let report = folder.json(&arguments);
     let results = report["results"].as_array().unwrap();
     let cells: Vec<_> =
-        results.iter().map(|of| (of["clients"].as_u64().unwrap(), of["reuse"].as_str().unwrap())).collect();
-    assert_eq!(cells, [(1, "auto"), (1, "exact"), (1, "off"), (3, "auto"), (3, "exact"), (3, "off")]);
+        results.iter().map(|of| (of["clients"].as_u64().unwrap(), of["mode"].as_str().unwrap())).collect();
+    let modes = ["auto", "auto arranged", "exact", "exact arranged", "off"];
+    assert_eq!(cells, [modes.map(|mode| (1, mode)), modes.map(|mode| (3, mode))].concat());
     for result in results {
         check_percentiles(&result["ttft_ms"]);
         check_percentiles(&result["gap_ms"]);
         assert!(is_positive(&result["requests_per_s"]) && result["requests"] == 4, "{result}");
-        assert_eq!(result["cached"].as_f64() > Some(0.0), result["reuse"] != "off", "{result}");
+        assert_eq!(result["cached"].as_f64() > Some(0.0), result["mode"] != "off", "{result}");
     }
 }
 

@@ -73,5 +73,6 @@ mod telemetry;
 mod tenants;
 mod top;
 mod tree;
+mod trust;
 mod vacuum;
 mod warm;

@@ -21,6 +21,7 @@ pub(super) fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> Re
         drafts: None,
         segments: SegmentReport::all(&sequence.prefill.plan),
         rerank: None,
+        arrangement: None,
         words_only: false,
         speculation: None,
         rounds: Vec::new(),

@@ -199,7 +199,7 @@ impl Pipeline {
 
     async fn judge_one(&self, asked: &Asking, verdicts: &Verdicts, passage: Arc<[u32]>) -> Result<Judged> {
         let passage = Passage { citation: Citation::default(), tokens: passage };
-        let mut prefilled = self.prefill(asked, &[passage], None).await?;
+        let mut prefilled = self.prefill(asked, (&[passage], 1), None).await?;
         let output = prefilled.sequence.outputs.pop();
         let (mut tokens, _) = output.ok_or_else(|| Error::new(ErrorKind::Internal, "a verdict has no answer"))?;
         let first = timeout_at(asked.deadline, tokens.recv()).await.map_err(|_| deadline_error())?;

@@ -27,6 +27,8 @@ const ROUND_TOKENS: usize = 32;
 /// Searches that ended, the last of which is to be answered.
 pub(super) struct Searched {
     passages: Vec<Passage>,
+    /// The first so many stand where they stood in an earlier round's prompt.
+    standing: usize,
     /// Of the rounds whose answers were begun.
     rounds: Vec<RoundReport>,
     /// The last search: what it searched for, what of that was new, and when it began.
@@ -49,6 +51,7 @@ impl Pipeline {
         }
         let mut searched = Searched {
             passages: self.given(asking).await?,
+            standing: 0,
             rounds: Vec::new(),
             query: searched(messages),
             new: Vec::new(),
@@ -74,8 +77,12 @@ impl Pipeline {
 
     /// The answer over what all rounds found.
     pub(super) async fn answer_rounds(&self, asking: &Asking, searched: Searched) -> Result<Found> {
-        let Searched { passages, mut rounds, query, new, started, retrieve_ms, rerank, words_only } = searched;
-        let prefilled = self.prefill(asking, &passages, None).await?;
+        let Searched { mut passages, standing, mut rounds, query, new, started, retrieve_ms, rerank, words_only } =
+            searched;
+        let prefilled = self.prefill(asking, (&passages, standing), None).await?;
+        if let Some(arranged) = &prefilled.arranged {
+            arranged.put_in_order(&mut passages);
+        }
         rounds.push(report(query, new, &prefilled, started.elapsed_ms()));
         metrics::counter!("ragstone_retrieval_rounds_total").increment(rounds.len() as u64);
         Ok(Found { passages, prefilled, retrieve_ms, rerank, words_only, speculation: None, rounds })
@@ -95,6 +102,7 @@ impl Pipeline {
         let known: HashSet<&str> = searched.passages.iter().map(|passage| &*passage.citation.text).collect();
         hits.retain(|hit| !known.contains(&*hit.passage.text));
         let before = searched.passages.len();
+        searched.standing = before;
         add(&mut searched.passages, hits, self.manner.is_best_last);
         searched.new = (before + 1..=searched.passages.len()).collect();
         Ok(())
@@ -102,7 +110,10 @@ impl Pipeline {
 
     /// Lets the model answer for a sentence, and reports the round.
     async fn begin_answer(&self, asked: &Asking, searched: &mut Searched, admission: &Arc<Place>) -> Result<String> {
-        let mut prefilled = self.prefill(asked, &searched.passages, None).await?;
+        let mut prefilled = self.prefill(asked, (&searched.passages, searched.standing), None).await?;
+        if let Some(arranged) = &prefilled.arranged {
+            arranged.put_in_order(&mut searched.passages);
+        }
         let report_of_prompt = self.account(asked, &mut prefilled, Ttft::default());
         let output = prefilled.sequence.outputs.pop();
         let (tokens, drafts) = output.ok_or_else(|| Error::new(ErrorKind::Internal, "a round has no answer"))?;

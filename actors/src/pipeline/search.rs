@@ -50,7 +50,11 @@ impl Pipeline {
             &asking.question.input
         else {
             let retrieve_ms = arrived.elapsed_ms();
-            let prefilled = self.prefill(asking, &passages, None).await?;
+            let free = free(asking, passages.len());
+            let prefilled = self.prefill(asking, (&passages, free), None).await?;
+            if let Some(arranged) = &prefilled.arranged {
+                arranged.put_in_order(&mut passages);
+            }
             let (speculation, rounds) = (None, Vec::new());
             return Ok(Found {
                 passages,
@@ -80,6 +84,9 @@ impl Pipeline {
         add(&mut passages, hits, self.manner.is_best_last);
 
         let (prefilled, speculation) = speculating.conclude(&ids, &passages).await?;
+        if let Some(arranged) = &prefilled.arranged {
+            arranged.put_in_order(&mut passages);
+        }
         let prefill = &prefilled.sequence.prefill;
         self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
         let speculation = (speculation.stages > 0).then_some(speculation);
@@ -154,9 +161,10 @@ impl<'a> Speculating<'a> {
         if decision.starts {
             let mut passages = self.given.to_vec();
             add(&mut passages, hits, self.pipeline.manner.is_best_last);
-            let (pipeline, asking, hold) = (self.pipeline, self.asking, Hold::default());
+            let (pipeline, asking, free, hold) =
+                (self.pipeline, self.asking, free(self.asking, self.given.len()), Hold::default());
             let held = hold.clone();
-            let work = Box::pin(async move { pipeline.prefill(asking, &passages, Some(held)).await });
+            let work = Box::pin(async move { pipeline.prefill(asking, (&passages, free), Some(held)).await });
             self.running = Some(Running { ids, hold, started: Stopwatch::start(), work });
             self.started += 1;
         }
@@ -164,18 +172,29 @@ impl<'a> Speculating<'a> {
 
     /// The search has ended with `passages`, whose ids are `ids`: what runs goes on, or begins anew.
     async fn conclude(self, ids: &[String], passages: &[Passage]) -> Result<(Prefilled, Speculation)> {
-        let Self { pipeline, asking, running, stages, started, .. } = self;
+        let Self { pipeline, asking, given, running, stages, started } = self;
         let told = |outcome, hidden_ms| Speculation { outcome, stages, started, hidden_ms };
         // What is dropped here ends after the step that the engine makes.
         let Some(running) = running.filter(|running| running.ids == ids) else {
             let outcome = if started > 0 { Outcome::Cancelled } else { Outcome::NotStarted };
-            return Ok((pipeline.prefill(asking, passages, None).await?, told(outcome, 0.0)));
+            return Ok((
+                pipeline.prefill(asking, (passages, free(asking, given.len())), None).await?,
+                told(outcome, 0.0),
+            ));
         };
         let ran_ms = running.started.elapsed_ms();
         pipeline.engine.release(&running.hold);
         let prefilled = running.work.await?;
         let hidden_ms = hidden_ms(ran_ms, &prefilled);
         Ok((prefilled, told(Outcome::Confirmed, hidden_ms)))
+    }
+}
+
+/// The first passage that may change places, where so many came with the question: those stand as they came, unless it says otherwise.
+fn free(asking: &Asking, given: usize) -> usize {
+    match &asking.question.input {
+        Input::Chat { context: Some(Context { arrange: Some(true), .. }), .. } => 0,
+        _ => given,
     }
 }
 

@@ -99,6 +99,7 @@ impl Parts {
             evictor,
             background,
             recurring: std::sync::Mutex::default(),
+            popularity: std::sync::Mutex::default(),
             plans: Plans::default(),
             feed: Feed::default(),
             times: Times::default(),

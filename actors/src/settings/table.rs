@@ -172,6 +172,7 @@ pub const TABLE: &[Definition] = &[
     )
     .at_least(1),
     setting("speculate", "Prefill the passages that a slow search has found so far, while the engine has nothing else to do."),
+    setting("arrange", "Let the passages of a prompt stand in the order in which more of them is stored, where that saves more than the ranking is worth."),
     setting("prompt.system", "The system prompt before the passages, where the caller sends none.").under("The prompt"),
     setting("prompt.passage", "How a passage is written in the prompt."),
     setting("prompt.question", "How the question is written in the prompt."),

@@ -19,8 +19,38 @@ const QUESTION_TOKENS: usize = 16;
 /// Questions at once before anything is measured.
 const WARM_UP_CLIENTS: usize = 4;
 
-/// Reuse modes, as the API names them.
-const MODES: [&str; 3] = ["auto", "exact", "off"];
+/// Documents of a topic, of which a question wants some.
+const TOPIC_DOCUMENTS: usize = 12;
+
+/// How a question's documents are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Draws {
+    /// Each by itself: 3 % of all are in 60 % of the questions
+    Independent,
+    /// Of one topic's twelve; topics are drawn by Zipf's law
+    Topics,
+}
+
+/// A way to answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Mode {
+    pub name: &'static str,
+    /// As the API names it.
+    reuse: &'static str,
+    /// Whether documents may change places.
+    arranges: bool,
+}
+
+/// Exact reuse of documents in the order in which they were retrieved: what prefix caching does.
+pub const EXACT: Mode = Mode { name: "exact", reuse: "exact", arranges: false };
+const MODES: [Mode; 5] = [
+    Mode { name: "auto", reuse: "auto", arranges: false },
+    Mode { name: "auto arranged", reuse: "auto", arranges: true },
+    EXACT,
+    Mode { name: "exact arranged", reuse: "exact", arranges: true },
+    Mode { name: "off", reuse: "off", arranges: false },
+];
 
 /// What to measure. Lengths are in tokens.
 #[derive(Debug, Clone)]
@@ -34,6 +64,7 @@ pub struct Options {
     /// Questions of each mode before the measured ones, so that popular documents are stored.
     pub warm_up: usize,
     pub documents: usize,
+    pub draws: Draws,
     pub document_tokens: usize,
     /// Documents of a question.
     pub passages: usize,
@@ -44,13 +75,14 @@ pub struct Options {
 pub struct Report {
     pub machine: Machine,
     pub documents: usize,
+    pub draws: Draws,
     pub results: Vec<ModeResult>,
 }
 
 /// One mode with one number of clients.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModeResult {
-    pub reuse: &'static str,
+    pub mode: &'static str,
     pub clients: usize,
     /// Of all rounds.
     pub requests: usize,
@@ -77,14 +109,14 @@ pub async fn measure(clients: Clients, options: Options) -> Result<Report> {
 }
 
 /// [`measure`] of some modes.
-pub async fn measure_modes(clients: Clients, options: Options, modes: &[&'static str]) -> Result<Report> {
+pub async fn measure_modes(clients: Clients, options: Options, modes: &[Mode]) -> Result<Report> {
     let corpus = Corpus::new(&clients, &options);
     let mut samples = vec![vec![Samples::default(); modes.len()]; options.clients.len()];
     let progress = Progress::new("measuring", Unit::Items);
     let total = (options.runs * options.clients.len() * modes.len()) as u64;
     let mut done = 0;
     for run in 0..options.runs {
-        let tenant = |mode: &str| format!("{mode} {run}");
+        let tenant = |mode: &Mode| format!("{} {run}", mode.name);
         let warm_up: Vec<Value> = (0..options.warm_up).map(|_| corpus.question(&clients)).collect();
         for mode in modes {
             ask(&clients, WARM_UP_CLIENTS, &warm_up, mode, &tenant(mode)).await?;
@@ -104,18 +136,19 @@ pub async fn measure_modes(clients: Clients, options: Options, modes: &[&'static
             }
         }
     }
-    let results =
-        options.clients.iter().zip(samples).flat_map(|(count, samples)| {
-            modes.iter().zip(samples).map(|(reuse, samples)| samples.result(reuse, *count))
-        });
-    Ok(Report { machine: Machine::here(), documents: options.documents, results: results.collect() })
+    let results = options.clients.iter().zip(samples).flat_map(|(count, samples)| {
+        modes.iter().zip(samples).map(|(mode, samples)| samples.result(mode.name, *count))
+    });
+    let Options { documents, draws, .. } = options;
+    Ok(Report { machine: Machine::here(), documents, draws, results: results.collect() })
 }
 
 /// Asks questions, so many at once.
-async fn ask(clients: &Clients, count: usize, questions: &[Value], mode: &str, tenant: &str) -> Result<Vec<Answer>> {
+async fn ask(clients: &Clients, count: usize, questions: &[Value], mode: &Mode, tenant: &str) -> Result<Vec<Answer>> {
     let answers = questions.iter().map(|question| {
         let mut question = question.clone();
-        question["ragstone"]["reuse"] = json!(mode);
+        question["ragstone"]["reuse"] = json!(mode.reuse);
+        question["ragstone"]["arrange"] = json!(mode.arranges);
         question["ragstone"]["tenant"] = json!(tenant);
         async move { clients.chat(&question).await }
     });
@@ -123,10 +156,10 @@ async fn ask(clients: &Clients, count: usize, questions: &[Value], mode: &str, t
 }
 
 impl Samples {
-    fn result(self, reuse: &'static str, clients: usize) -> ModeResult {
+    fn result(self, mode: &'static str, clients: usize) -> ModeResult {
         let sum = |of: fn(&Answer) -> u64| self.answers.iter().map(of).sum::<u64>() as f64;
         ModeResult {
-            reuse,
+            mode,
             clients,
             requests: self.answers.len(),
             requests_per_s: Spread::of(self.rates).median,
@@ -140,7 +173,8 @@ impl Samples {
 /// Documents, the most popular one first.
 pub(super) struct Corpus {
     texts: Vec<String>,
-    /// Running sums of how often each is asked about.
+    draws: Draws,
+    /// Running sums of how often each is asked about, or each topic.
     popularity: Vec<f64>,
     passages: usize,
     answer_tokens: usize,
@@ -148,19 +182,32 @@ pub(super) struct Corpus {
 
 impl Corpus {
     pub(super) fn new(clients: &Clients, options: &Options) -> Self {
+        let Options { documents, draws, .. } = *options;
+        let popularity = match draws {
+            Draws::Independent => zipf(documents, exponent(documents)),
+            Draws::Topics => zipf(documents.div_ceil(TOPIC_DOCUMENTS), 1.0),
+        };
+        let most = if draws == Draws::Topics { documents.min(TOPIC_DOCUMENTS) } else { documents };
         Self {
-            texts: (0..options.documents).map(|_| clients.text(options.document_tokens)).collect(),
-            popularity: zipf(options.documents, exponent(options.documents)),
-            passages: options.passages.min(options.documents),
+            texts: (0..documents).map(|_| clients.text(options.document_tokens)).collect(),
+            draws,
+            popularity,
+            passages: options.passages.min(most),
             answer_tokens: options.answer_tokens,
         }
     }
 
     /// The request of a question over different documents, drawn by popularity.
     pub(super) fn question(&self, clients: &Clients) -> Value {
+        let popular = || draw(&self.popularity, clients.below(1 << 52) as f64 / (1u64 << 52) as f64);
+        let topic = popular();
         let mut drawn: Vec<usize> = Vec::new();
         while drawn.len() < self.passages {
-            let document = draw(&self.popularity, clients.below(1 << 52) as f64 / (1u64 << 52) as f64);
+            let document = match self.draws {
+                Draws::Independent => popular(),
+                // The last topic has the first documents, too, where there are not enough.
+                Draws::Topics => (topic * TOPIC_DOCUMENTS + clients.below(TOPIC_DOCUMENTS)) % self.texts.len(),
+            };
             if !drawn.contains(&document) {
                 drawn.push(document);
             }

@@ -44,7 +44,7 @@ impl Report {
 
 /// Questions a second that clients who wait for each other get answered.
 pub async fn capacity(clients: Clients, options: rag::Options) -> Result<f64> {
-    let report = rag::measure_modes(clients, options, &["exact"]).await?;
+    let report = rag::measure_modes(clients, options, &[rag::EXACT]).await?;
     Ok(report.results.iter().map(|result| result.requests_per_s).fold(0.0, f64::max))
 }
 

@@ -43,7 +43,7 @@ pub struct Args {
 enum Workload {
     /// Running answers while long prompts arrive, many answers at once, prompts behind abandoned ones, mixed lengths
     Engine,
-    /// Questions over documents of which 3 % are in 60 % of the questions, in each reuse mode
+    /// Questions over documents of which some are wanted far more often than others, in each reuse mode, arranged and not
     Rag,
     /// Ten times the requests that can be answered, for five minutes
     Overload,
@@ -102,6 +102,9 @@ struct RagArgs {
     /// Documents of the corpus
     #[arg(long, value_name = "N", value_parser = count, default_value_t = 200)]
     documents: usize,
+    /// How a question's documents are drawn
+    #[arg(long, value_enum, default_value_t = rag::Draws::Independent)]
+    draws: rag::Draws,
     /// Length of each
     #[arg(long, value_name = "N", value_parser = count, default_value_t = 128)]
     document_tokens: usize,
@@ -247,8 +250,8 @@ impl EngineArgs {
 
 impl RagArgs {
     fn options(self, runs: usize) -> rag::Options {
-        let Self { clients, requests, warm_up, documents, document_tokens, passages, answer_tokens } = self;
-        rag::Options { runs, clients, requests, warm_up, documents, document_tokens, passages, answer_tokens }
+        let Self { clients, requests, warm_up, documents, draws, document_tokens, passages, answer_tokens } = self;
+        rag::Options { runs, clients, requests, warm_up, documents, draws, document_tokens, passages, answer_tokens }
     }
 }
 
@@ -280,11 +283,11 @@ fn print_engine(report: &engine::Report) -> Result<()> {
 
 fn print_rag(report: &rag::Report) -> Result<()> {
     print_machine(&report.machine)?;
-    output::line("reuse   clients  requests/s   TTFT ms p50       p99   gap ms p50       p99   cached")?;
+    output::line("reuse            clients  requests/s   TTFT ms p50       p99   gap ms p50       p99   cached")?;
     for result in &report.results {
         output::line(&format!(
-            "{:<7} {:>7} {:>11.2} {:>13.1} {:>9.1} {:>12.1} {:>9.1} {:>8.2}",
-            result.reuse,
+            "{:<16} {:>7} {:>11.2} {:>13.1} {:>9.1} {:>12.1} {:>9.1} {:>8.2}",
+            result.mode,
             result.clients,
             result.requests_per_s,
             result.ttft_ms.p50,

@@ -7,6 +7,7 @@ use ragstone_actors::entries::EntryFilter;
 use crate::api::ListObject;
 use crate::api::cache::{Entries, EntriesQuery, HowToChange};
 use crate::error::{Error, Result};
+use crate::http::audit;
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
 use crate::http::fields::Fields;
@@ -67,6 +68,8 @@ async fn wanted(
              and its like, or --all)",
         ));
     }
+    audit::say(request, "filter", serde_json::to_value(&filter).unwrap_or_default());
+    audit::say(request, "dry_run", dry_run);
     Ok((opened.ragstone.clone(), filter, dry_run))
 }
 

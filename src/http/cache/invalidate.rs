@@ -4,6 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 
 use crate::api::cache::{Invalidate, InvalidatedText};
 use crate::error::Error;
+use crate::http::audit;
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
 use crate::http::fields::Fields;
@@ -21,6 +22,9 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming:
         let message = "say which `document`, or `\"all\": true` for every document of the collection";
         return Err(Error::invalid_field("document", message).into());
     }
+    audit::say(&request, "collection", collection.as_str());
+    audit::say(&request, "document", document.clone());
+    audit::say(&request, "dry_run", dry_run);
     let removing = async move {
         let removed = match &document {
             _ if dry_run => library.preview_removal(&collection, document.as_deref()).await?,

@@ -1,0 +1,104 @@
+//! In which order a prompt's passages stand: as they were ranked, or so that more of the prompt is stored.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use ragstone_storage::key::KvKey;
+use ragstone_storage::prompt::arrange::{Arrangement, Arranging};
+use ragstone_storage::prompt::plan::ReuseMode;
+use ragstone_storage::prompt::residency::prompt_keys;
+use ragstone_storage::segment::{Segment, SegmentKind};
+
+use super::Pipeline;
+use crate::blend::Blend;
+use crate::question::{Input, Question, RootCut};
+use crate::report::ArrangementReport;
+
+/// The price of a pair that does not stand as it was ranked, in passages that are computed: measured, see docs/decisions/0110.
+const TURNED: f64 = 0.1;
+
+/// The order of a prompt's passages.
+pub(super) struct Arranged {
+    /// The first passage that could move.
+    free: usize,
+    order: Vec<usize>,
+    pub report: ArrangementReport,
+}
+
+impl Arranged {
+    /// Puts the prompt's passages, of whatever kind, into its order.
+    pub fn put_in_order<T: Clone>(&self, passages: &mut [T]) {
+        permute(&mut passages[self.free..self.free + self.order.len()], &self.order);
+    }
+}
+
+impl Pipeline {
+    /// Puts passages of a prompt from the `free`th on into the order that saves most. `None` where they stand as they came: that is not wanted,
+    /// or there are not two.
+    pub(super) fn arrange(
+        &self,
+        question: &Question,
+        segments: &mut [Segment],
+        free: usize,
+        blend: &Blend,
+    ) -> Option<Arranged> {
+        let Input::Chat { context: Some(context), .. } = &question.input else { return None };
+        if !context.arrange.unwrap_or(self.settings.arrange) || question.root == RootCut::FirstToken {
+            return None;
+        }
+        let options = self.plan_options(question, blend);
+        let range = free_passages(segments, free, self.manner.is_best_last);
+        if range.len() < 2 || options.reuse == ReuseMode::Off {
+            return None;
+        }
+        let (fingerprint, salt) = (self.store.fingerprint(), question.tenant.as_str());
+        let tokens = segments[range.clone()].iter().map(|segment| &*segment.tokens);
+        let uses = self.popularity.lock().unwrap_or_else(PoisonError::into_inner).arrived(fingerprint, salt, tokens);
+
+        let costs = self.store.costs().model();
+        let load_ms = |key: &KvKey, tokens: f64| {
+            let bytes = tokens * costs.prefill.grid.kv_bytes_per_token() as f64;
+            let tier = self.store.contains_placed(key)?;
+            Some(costs.entry_us(tier, costs.prefill.layers, bytes as u64) / 1e3)
+        };
+        let compute_ms = |start: u32, tokens: f64| costs.prefill.prefill_us(f64::from(start), tokens) / 1e3;
+        // What is done with a passage whose KV behind what stands before it is not stored: it may be blended.
+        let keys = prompt_keys(fingerprint, salt, &self.known.primer(), segments).ok()?;
+        let blends = options.reuse == ReuseMode::Auto;
+        let otherwise_ms = |index: usize, start: u32, tokens: f64| {
+            let all = compute_ms(start, tokens);
+            let standalone = keys[index].standalone_key.filter(|_| blends);
+            let blended = standalone.and_then(|key| load_ms(&key, tokens));
+            blended.map_or(all, |load| all.min(load + compute_ms(start, tokens * f64::from(options.ratio.floor()))))
+        };
+        let saves = |key: &KvKey, passage: usize, start: u32| {
+            let index = range.start + passage;
+            let tokens = f64::from(keys[index].tokens);
+            Some((otherwise_ms(index, start, tokens) - load_ms(key, tokens)?).max(0.0))
+        };
+        let all: f64 = keys[range.clone()].iter().map(|at| f64::from(at.tokens)).sum();
+        let before: u32 = keys[..range.start].iter().map(|at| at.tokens).sum();
+        let turned_ms = TURNED * compute_ms(before, all) / range.len() as f64;
+        let arranging = Arranging { fingerprint, salt, segments, range: range.clone(), uses: &uses, turned_ms };
+        let Arrangement { order, stored, saved_ms, turned, .. } = arranging.best(saves);
+        permute(&mut segments[range.clone()], &order);
+        let report =
+            ArrangementReport { passages: order.len() as u32, stored: stored as u32, saved_ms, turned: turned as u32 };
+        Some(Arranged { free, order, report })
+    }
+}
+
+/// The passages of a prompt, from the `free`th on, that may change places: not the best one where the model reads that best at the end.
+fn free_passages(segments: &[Segment], free: usize, is_best_last: bool) -> Range<usize> {
+    let is_passage = |segment: &Segment| segment.kind == SegmentKind::Passage;
+    let first = segments.iter().position(is_passage).unwrap_or(segments.len());
+    let end = first + segments[first..].iter().take_while(|segment| is_passage(segment)).count();
+    let end = end - usize::from(is_best_last && end > first);
+    (first + free).min(end)..end
+}
+
+/// Puts first what `order` names first.
+fn permute<T: Clone>(items: &mut [T], order: &[usize]) {
+    let ordered: Vec<T> = order.iter().map(|index| items[*index].clone()).collect();
+    items.clone_from_slice(&ordered);
+}
