@@ -11,7 +11,7 @@ use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvLayout};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::entry::{EntryBuilder, NewEntry};
 use ragstone_storage::key::KvKey;
-use ragstone_storage::prompt::plan::plan;
+use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, plan};
 use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::prompt::residency::{Residency, prompt_keys};
 use ragstone_storage::store::AdmissionRule;
