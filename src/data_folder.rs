@@ -163,7 +163,8 @@ impl DataFolder {
         let written = std::fs::metadata(self.lock_file()).ok()?.modified().ok()?;
         let written = written.duration_since(std::time::UNIX_EPOCH).ok()?;
         let now = Duration::from_millis(Env::from_environment().ok()?.now_unix_ms());
-        now.checked_sub(written)
+        // Of the same millisecond, a file's time is the finer one.
+        Some(now.saturating_sub(written))
     }
 
     /// The record of the running service; `None` where there is none, or a half-written or foreign one.

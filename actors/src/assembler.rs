@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ragstone_env::Env;
 use ragstone_kernels::chat::calls::CallForm;
+use ragstone_kernels::chat::thoughts::Thinking;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::grammar::{Constraint, GrammarSpec, STACK_BYTES};
@@ -44,6 +45,8 @@ struct Inner {
     chat: Option<ChatLayout>,
     /// `None` where the chat template does not show them.
     roles: Option<Roles>,
+    /// Found once, as it takes a rendering.
+    thinking: Option<Thinking>,
     format: PromptFormat,
     /// Tokens of the model's context.
     context: usize,
@@ -72,12 +75,14 @@ impl Assembler {
             })?;
         let roles = chat.as_ref().and_then(|template| Roles::of(template).ok());
         let chat = chat.map(ChatLayout::new);
+        let thinking = chat.as_ref().and_then(ChatLayout::thinking);
         Ok(Self {
             inner: Arc::new(Inner {
                 grammars: Grammars::new(tokenizer.clone(), config.vocab_size),
                 tokenizer,
                 chat,
                 roles,
+                thinking,
                 format,
                 context,
                 can_move: config.positions.can_move(),
@@ -232,6 +237,11 @@ impl Assembler {
     /// How the model writes calls of tools; `None` where it calls none.
     pub(crate) fn call_form(&self) -> Option<CallForm> {
         self.inner.chat.as_ref().and_then(ChatLayout::call_form)
+    }
+
+    /// How the model thinks before it answers; `None`: it does not.
+    pub(crate) fn thinking(&self) -> Option<Thinking> {
+        self.inner.thinking
     }
 
     /// The chat template's text; `None`: there is none.

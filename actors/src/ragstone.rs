@@ -13,6 +13,7 @@ use ragstone_env::Env;
 use ragstone_env::damage::Damage;
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::chat::calls::CallForm;
+use ragstone_kernels::chat::thoughts::Thinking;
 use ragstone_kernels::cross_encoder::CrossEncoder;
 use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::grammar::GrammarSpec;
@@ -213,6 +214,11 @@ impl Ragstone {
     /// How the model writes calls of tools; `None` where its chat template knows none.
     pub fn call_form(&self) -> Option<CallForm> {
         self.inner.pipeline.assembler.call_form()
+    }
+
+    /// How the model thinks before it answers; `None` where its chat template knows no thoughts.
+    pub fn thinking(&self) -> Option<Thinking> {
+        self.inner.pipeline.assembler.thinking()
     }
 
     /// What tells one chat template from others; `None`: the model has none.

@@ -6,6 +6,7 @@ pub mod in_words;
 mod json;
 #[cfg(test)]
 mod tests;
+pub mod thoughts;
 
 use std::io;
 use std::path::Path;
@@ -18,6 +19,7 @@ use crate::folder;
 use crate::tokenizer::{SpecialTokens, read_json};
 use calls::CallForm;
 pub use date::Date;
+use thoughts::Thinking;
 
 const TEMPLATE: &str = "chat template";
 /// A template's own text. Published ones have some 10 kB.
@@ -180,6 +182,13 @@ impl ChatTemplate {
     /// How the model writes calls of tools; `None` where its template knows no tools, or the form is not known.
     pub fn call_form(&self) -> Option<CallForm> {
         self.environment.get_template(TEMPLATE).ok().and_then(|template| CallForm::of(template.source()))
+    }
+
+    /// How the model thinks before it answers; `None` where its template knows no thoughts.
+    pub fn thinking(&self) -> Option<Thinking> {
+        let told = Told { today: Date::from_unix_ms(0), enable_thinking: None };
+        let prompt = self.render_with_tools(&[ChatMessage::new("user", "Hello")], &[], true, told).unwrap_or_default();
+        Thinking::of(&self.source(), &prompt)
     }
 
     /// Whether what the template writes may depend on the date. Where it cannot, the text is the same every day.

@@ -10,6 +10,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use ragstone_actors::{Answer, AnswerStream, Citation, Event, Finish, Question, TokenEvent};
+use ragstone_kernels::chat::thoughts::Thinking;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -18,10 +19,11 @@ use tokio::sync::mpsc::error::SendTimeoutError;
 use super::asking::{Asking, Begun, Piece, Pieces, Whole};
 use super::error::body;
 use super::identity::Visitor;
+use super::reader::AnswerReader;
 use super::reply::{Prompted, Reply, Wire};
 use super::shape::{Group, Shape, usage};
 use super::told::{Told, Wish};
-use super::tools::{CallReader, Said, Tools};
+use super::tools::{Said, Tools};
 use crate::http::error::Answered;
 use crate::http::state::{InFlight, State};
 use crate::telemetry::trace;
@@ -40,6 +42,8 @@ pub struct Asked {
     pub include_usage: bool,
     /// What it may call.
     pub tools: Option<Tools>,
+    /// How the model thinks before it answers.
+    pub thinking: Option<Thinking>,
     /// Where the answer has another form than OpenAI's completions.
     pub reply: Option<Box<dyn Reply>>,
 }
@@ -56,7 +60,8 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     let (most, temperature) = (question.sampling.max_tokens, question.sampling.temperature);
     trace::describe_question(shape.operation(), shape.model(), most, temperature);
     let asking = Asking::new(ragstone.clone(), asked.wish, asked.choices);
-    let reader = || asked.tools.as_ref().map(|tools| tools.reader(state.env.random_u64()));
+    let calls = || asked.tools.as_ref().map(|tools| tools.reader(state.env.random_u64()));
+    let reader = || AnswerReader::new(asked.thinking, calls());
     if !asked.stream {
         let (is_search, caller, deadline) = (question.sampling.beams.is_some(), question.caller, question.deadline);
         let questions = std::iter::once(question).chain(asked.more).collect();
@@ -111,13 +116,13 @@ struct Chosen {
     groups: Vec<Whole>,
     /// By prompt, those that are returned.
     best: Vec<Vec<Answer>>,
-    /// What each of them says, where it may call tools.
+    /// What each of them says, where it may think or call tools.
     said: Vec<Vec<Option<Vec<Said>>>>,
 }
 
 impl Chosen {
     /// Of each prompt `count` answers; a search has its own in order.
-    fn of(groups: Vec<Whole>, count: usize, is_search: bool, reader: impl Fn() -> Option<CallReader>) -> Self {
+    fn of(groups: Vec<Whole>, count: usize, is_search: bool, reader: impl Fn() -> Option<AnswerReader>) -> Self {
         let choose = |Whole { answers, .. }: &Whole| match is_search {
             true => answers[..count.min(answers.len())].to_vec(),
             false => best(answers, count),
@@ -144,7 +149,7 @@ impl Chosen {
 }
 
 /// What a whole answer says.
-fn read_whole(mut reader: CallReader, answer: &Answer) -> Vec<Said> {
+fn read_whole(mut reader: AnswerReader, answer: &Answer) -> Vec<Said> {
     let mut said = reader.read(Some(&answer.text));
     said.extend(reader.read(None));
     said
@@ -202,8 +207,8 @@ struct Events {
     include_usage: bool,
     /// Characters of each choice that were sent so far.
     characters: Vec<usize>,
-    /// Of each choice, where it may call tools.
-    readers: Vec<Option<CallReader>>,
+    /// Of each choice, where it may think or call tools.
+    readers: Vec<Option<AnswerReader>>,
     /// Choices that have ended, by prompt.
     finished: Vec<Vec<Finish>>,
     ready: VecDeque<Bytes>,
@@ -217,7 +222,7 @@ impl Events {
         (begun, more): (Begun, Pieces),
         shape: Shape,
         include_usage: bool,
-        readers: Vec<Option<CallReader>>,
+        readers: Vec<Option<AnswerReader>>,
         mut reply: Option<Box<dyn Reply>>,
     ) -> Self {
         let (choices, per_prompt) = (readers.len(), begun.answers.len());
@@ -310,6 +315,7 @@ impl Events {
         let (mut text, mut calls) = (String::new(), Vec::new());
         for part in said {
             match part {
+                Said::Thought(thought) => self.ready.push_back(event(&self.shape.thought(index, &thought))),
                 Said::Text(more) => text.push_str(&more),
                 Said::Call { index: at, id, name, arguments } => {
                     calls.extend(self.shape.call(index, at, &id, &name, &arguments));
@@ -347,7 +353,7 @@ impl Events {
             self.drop_answers();
             return;
         }
-        let has_called = self.readers[index].as_ref().is_some_and(CallReader::has_called);
+        let has_called = self.readers[index].as_ref().is_some_and(AnswerReader::has_called);
         let (citations, characters) = (&self.citations, self.characters[index]);
         self.ready.push_back(event(&self.shape.ending(index, citations, &finish, has_called, characters)));
         self.finished[index / self.per_prompt.max(1)].push(finish);

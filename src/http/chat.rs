@@ -71,6 +71,10 @@ pub async fn answer(
         }
         None => Input::Chat { messages, tools: list, context: generation.extension.context() },
     };
+    let goes_on =
+        matches!(&input, Input::Chat { messages, .. } if messages.last().is_some_and(|last| last.role == "assistant"));
+    // What goes on with an answer that was begun thinks no more.
+    let thinking = opened.ragstone.thinking().filter(|_| !goes_on);
     let question = Question {
         input,
         sampling: generation.sampling,
@@ -94,6 +98,7 @@ pub async fn answer(
         stream: generation.stream,
         include_usage: generation.include_usage,
         tools,
+        thinking,
         reply,
     };
     let answered = answer::respond(state, request, asked).await;

@@ -124,6 +124,7 @@ pub async fn answer(
         stream: generation.stream,
         include_usage: generation.include_usage,
         tools: None,
+        thinking: None,
         reply,
     };
     answer::respond(state, request, asked).await

@@ -27,6 +27,7 @@ mod ollama;
 mod operations;
 mod page;
 mod pml;
+mod reader;
 mod renewal;
 mod reply;
 mod rerank;

@@ -85,6 +85,10 @@ async fn answer(state: &State, request: &HttpRequest, mut fields: Fields, kind: 
     let opened = state.opened()?;
     let is_zero = |time: &Value| time.as_f64() == Some(0.0) || matches!(time.as_str(), Some("0" | "0s" | "0m"));
     let is_let_go = fields.get("keep_alive").is_some_and(is_zero);
+    if opened.ragstone.thinking().is_some() && fields.get("think").is_some_and(|think| *think != Value::Bool(false)) {
+        // It does, unless its template says otherwise.
+        fields.take_value("think");
+    }
     let mut answer = common(&mut fields)?;
     if !is_asked(&fields, kind) {
         // So clients load a model before they need it, and let go of it. Here it stays.

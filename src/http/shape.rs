@@ -106,10 +106,14 @@ impl Shape {
     fn choice(&self, index: usize, answer: &Answer, said: Option<&[Said]>, told: &Told) -> Value {
         let reason = answer.finish.reason.name();
         match self.kind {
-            Kind::Chat if said.is_some_and(|said| said.iter().any(Said::is_call)) => json!({
-                "index": index, "finish_reason": called(reason), "logprobs": self.logprobs(&answer.tokens, 0),
-                "message": called_message(said.unwrap_or_default()),
-            }),
+            Kind::Chat if said.is_some_and(|said| said.iter().any(Said::is_part)) => {
+                let said = said.unwrap_or_default();
+                let reason = if said.iter().any(Said::is_call) { called(reason) } else { reason };
+                json!({
+                    "index": index, "finish_reason": reason, "logprobs": self.logprobs(&answer.tokens, 0),
+                    "message": message_of(said),
+                })
+            }
             Kind::Chat => json!({
                 "index": index, "finish_reason": reason, "logprobs": self.logprobs(&answer.tokens, 0),
                 "message": { "role": "assistant", "content": answer.text, "refusal": null },
@@ -160,6 +164,11 @@ impl Shape {
             None => Value::Null,
         };
         self.chunk(index, json!({ "content": text }), text, logprobs, None)
+    }
+
+    /// A piece of what was thought, under the name that DeepSeek, vLLM and llama.cpp have for it.
+    pub fn thought(&self, index: usize, thought: &str) -> Value {
+        self.chunk(index, json!({ "reasoning_content": thought }), "", Value::Null, None)
     }
 
     /// The chunks of a call: its name, then its arguments.
@@ -221,18 +230,27 @@ fn called(reason: &'static str) -> &'static str {
     if reason == "stop" { "tool_calls" } else { reason }
 }
 
-fn called_message(said: &[Said]) -> Value {
-    let (mut content, mut calls) = (String::new(), Vec::new());
+/// A message that has parts beside its text.
+fn message_of(said: &[Said]) -> Value {
+    let (mut content, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
     for part in said {
         match part {
             Said::Text(text) => content.push_str(text),
+            Said::Thought(thought) => thoughts.push_str(thought),
             Said::Call { id, name, arguments, .. } => calls.push(json!({
                 "id": id, "type": "function", "function": { "name": name, "arguments": arguments },
             })),
         }
     }
     let content = if content.is_empty() { Value::Null } else { content.into() };
-    json!({ "role": "assistant", "content": content, "refusal": null, "tool_calls": calls })
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !thoughts.is_empty() {
+        message["reasoning_content"] = thoughts.into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    message
 }
 
 /// Token counts of all answers; those to one prompt stand together, and it counts once. What OpenAI calls cached is exact; what was blended

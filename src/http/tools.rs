@@ -168,6 +168,8 @@ fn name(index: usize, tool: &Value) -> Result<String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     Text(String),
+    /// What the model thought before it said anything.
+    Thought(String),
     Call {
         /// From 0, in the order of the calls.
         index: usize,
@@ -178,6 +180,11 @@ pub enum Said {
 }
 
 impl Said {
+    /// Whether it is something beside the answer's text.
+    pub fn is_part(&self) -> bool {
+        !matches!(self, Self::Text(_))
+    }
+
     /// Whether it is a call.
     pub fn is_call(&self) -> bool {
         matches!(self, Self::Call { .. })

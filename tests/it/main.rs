@@ -71,6 +71,7 @@ mod smuggling;
 mod starts;
 mod telemetry;
 mod tenants;
+mod thinking;
 mod top;
 mod tree;
 mod trust;

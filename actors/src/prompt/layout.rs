@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::chat::in_words::in_words;
+use ragstone_kernels::chat::thoughts::Thinking;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date, Told};
 use ragstone_kernels::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -128,6 +129,11 @@ impl ChatLayout {
     /// How the model writes calls of tools.
     pub(crate) fn call_form(&self) -> Option<CallForm> {
         self.template.call_form()
+    }
+
+    /// How the model thinks before it answers.
+    pub(crate) fn thinking(&self) -> Option<Thinking> {
+        self.template.thinking()
     }
 
     /// Whether the template writes what there is of tools and calls.

@@ -95,6 +95,8 @@ impl Reply for Message {
     fn say(&mut self, said: &Said) -> Vec<Value> {
         match said {
             Said::Text(text) => self.text(text),
+            // Thoughts are sent back signed there, and nobody signs these.
+            Said::Thought(_) => Vec::new(),
             Said::Call { id, name, arguments, .. } => self.call(id, name, arguments),
         }
     }

@@ -26,6 +26,7 @@ pub struct Lines {
     /// With a text that the client began: a space before the answer counts.
     goes_on: bool,
     text: String,
+    thoughts: String,
     calls: Vec<Value>,
     /// What the last line says beside the text.
     ending: Value,
@@ -42,6 +43,7 @@ impl Lines {
             begun: Stopwatch::start(),
             goes_on,
             text: String::new(),
+            thoughts: String::new(),
             calls: Vec::new(),
             ending: json!({}),
         }
@@ -64,6 +66,15 @@ impl Lines {
                 }
             }
             Kind::Generate => line["response"] = text.into(),
+        }
+        line
+    }
+
+    /// A line that also says what the model thought.
+    fn thinking(&self, mut line: Value, thoughts: &str) -> Value {
+        match self.kind {
+            Kind::Chat => line["message"]["thinking"] = thoughts.into(),
+            Kind::Generate => line["thinking"] = thoughts.into(),
         }
         line
     }
@@ -92,6 +103,10 @@ impl Reply for Lines {
                 }
                 self.text.push_str(text);
                 vec![self.line(text, &[], false)]
+            }
+            Said::Thought(thought) => {
+                self.thoughts.push_str(thought);
+                vec![self.thinking(self.line("", &[], false), thought)]
             }
             Said::Call { index, id, name, arguments } => {
                 let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
@@ -124,7 +139,8 @@ impl Reply for Lines {
     }
 
     fn whole(&self) -> Value {
-        self.last(&self.text, &self.calls)
+        let line = self.last(&self.text, &self.calls);
+        if self.thoughts.is_empty() { line } else { self.thinking(line, &self.thoughts) }
     }
 
     fn wire(&self) -> Wire {
@@ -182,5 +198,15 @@ mod tests {
         lines.say(&Said::Text(" a".into()));
         lines.end(&[], &finish);
         assert_eq!((&lines.whole()["response"], &lines.whole()["prompt_eval_count"]), (&json!(" a"), &json!(10)));
+    }
+
+    #[test]
+    fn thoughts_stand_apart() {
+        let mut lines = Lines::new(Kind::Chat, &Env::seeded(1, 5_000), "smol", false);
+        let thought = lines.say(&Said::Thought("Hm.".into()));
+        assert_eq!(thought[0]["message"], json!({ "role": "assistant", "content": "", "thinking": "Hm." }));
+        lines.say(&Said::Text("Nine.".into()));
+        let whole = lines.whole();
+        assert_eq!(whole["message"], json!({ "role": "assistant", "content": "Nine.", "thinking": "Hm." }));
     }
 }

@@ -11,14 +11,51 @@ use crate::http::reply::{Prompted, Reply};
 use crate::http::shape;
 use crate::http::tools::Said;
 
+/// An item whose text comes in pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Message,
+    Reasoning,
+}
+
+impl Open {
+    /// What its ids begin with, what its parts and their events are called.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Message => ("msg", "output_text"),
+            Self::Reasoning => ("rs", "reasoning_text"),
+        }
+    }
+
+    fn part(self, text: &str) -> Value {
+        match self {
+            Self::Message => json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }),
+            Self::Reasoning => json!({ "type": "reasoning_text", "text": text }),
+        }
+    }
+
+    /// The item; without a text, as it begins.
+    fn item(self, id: &str, status: &str, text: Option<&str>) -> Value {
+        let content: Vec<Value> = text.map(|text| self.part(text)).into_iter().collect();
+        match self {
+            Self::Message => {
+                json!({ "type": "message", "id": id, "role": "assistant", "status": status, "content": content })
+            }
+            Self::Reasoning => {
+                json!({ "type": "reasoning", "id": id, "status": status, "summary": [], "content": content })
+            }
+        }
+    }
+}
+
 /// A response as it grows.
 #[derive(Debug)]
 pub struct ResponseStream {
     response: Value,
     /// Events so far.
     sequence: u64,
-    /// The text of the open message.
-    open: Option<String>,
+    /// The kind and the text of the open item.
+    open: Option<(Open, String)>,
 }
 
 impl ResponseStream {
@@ -64,31 +101,40 @@ impl ResponseStream {
         }
     }
 
-    fn text(&mut self, text: &str) -> Vec<Value> {
-        let (id, at, mut events) = (self.item_id("msg"), self.at(), Vec::new());
+    fn text(&mut self, kind: Open, text: &str) -> Vec<Value> {
+        let mut events =
+            if self.open.as_ref().is_some_and(|(open, _)| *open != kind) { self.close() } else { Vec::new() };
+        let (prefix, name) = kind.names();
+        let (id, at) = (self.item_id(prefix), self.at());
         if self.open.is_none() {
-            let item = message(&id, "in_progress", None);
+            let item = kind.item(&id, "in_progress", None);
             events.push(self.event("response.output_item.added", json!({ "output_index": at, "item": item })));
-            let part = json!({ "item_id": id, "output_index": at, "content_index": 0, "part": part("") });
+            let part = json!({ "item_id": id, "output_index": at, "content_index": 0, "part": kind.part("") });
             events.push(self.event("response.content_part.added", part));
         }
-        self.open.get_or_insert_default().push_str(text);
-        let delta = json!({ "item_id": id, "output_index": at, "content_index": 0, "delta": text, "logprobs": [] });
-        events.push(self.event("response.output_text.delta", delta));
+        self.open.get_or_insert_with(|| (kind, String::new())).1.push_str(text);
+        let mut delta = json!({ "item_id": id, "output_index": at, "content_index": 0, "delta": text });
+        if kind == Open::Message {
+            delta["logprobs"] = json!([]);
+        }
+        events.push(self.event(&format!("response.{name}.delta"), delta));
         events
     }
 
     fn close(&mut self) -> Vec<Value> {
-        let Some(text) = self.open.take() else { return Vec::new() };
-        let (id, at) = (self.item_id("msg"), self.at());
-        let item = message(&id, "completed", Some(&text));
+        let Some((kind, text)) = self.open.take() else { return Vec::new() };
+        let (prefix, name) = kind.names();
+        let (id, at) = (self.item_id(prefix), self.at());
+        let item = kind.item(&id, "completed", Some(&text));
         let place =
             |name: &str, value: Value| json!({ "item_id": id, "output_index": at, "content_index": 0, name: value });
         let mut done = place("text", text.as_str().into());
-        done["logprobs"] = json!([]);
+        if kind == Open::Message {
+            done["logprobs"] = json!([]);
+        }
         let events = vec![
-            self.event("response.output_text.done", done),
-            self.event("response.content_part.done", place("part", part(&text))),
+            self.event(&format!("response.{name}.done"), done),
+            self.event("response.content_part.done", place("part", kind.part(&text))),
             self.event("response.output_item.done", json!({ "output_index": at, "item": item })),
         ];
         self.keep(item);
@@ -127,7 +173,8 @@ impl Reply for ResponseStream {
 
     fn say(&mut self, said: &Said) -> Vec<Value> {
         match said {
-            Said::Text(text) => self.text(text),
+            Said::Text(text) => self.text(Open::Message, text),
+            Said::Thought(thought) => self.text(Open::Reasoning, thought),
             Said::Call { id, name, arguments, .. } => self.call(id, name, arguments),
         }
     }
@@ -162,15 +209,6 @@ impl Reply for ResponseStream {
     fn whole(&self) -> Value {
         self.response.clone()
     }
-}
-
-fn part(text: &str) -> Value {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
-}
-
-fn message(id: &str, status: &str, text: Option<&str>) -> Value {
-    let content: Vec<Value> = text.map(part).into_iter().collect();
-    json!({ "type": "message", "id": id, "role": "assistant", "status": status, "content": content })
 }
 
 #[cfg(test)]
@@ -227,5 +265,30 @@ mod tests {
             let typed: ResponseEvent = serde_json::from_value(event.clone()).unwrap();
             assert_eq!(serde_json::to_value(typed).unwrap(), *event);
         }
+    }
+
+    #[test]
+    fn thoughts_are_an_item_before_the_message() {
+        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested(Map::new()));
+        let mut events = Vec::new();
+        for said in [Said::Thought("Hm".into()), Said::Thought(".".into()), Said::Text("Nine.".into())] {
+            events.extend(stream.say(&said));
+        }
+        events.extend(stream.close());
+        let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect();
+        let item = |name: &str, deltas: usize| {
+            let begin = ["response.output_item.added".to_owned(), "response.content_part.added".to_owned()];
+            let end = [
+                format!("response.{name}.done"),
+                "response.content_part.done".into(),
+                "response.output_item.done".into(),
+            ];
+            begin.into_iter().chain(vec![format!("response.{name}.delta"); deltas]).chain(end)
+        };
+        assert_eq!(kinds, item("reasoning_text", 2).chain(item("output_text", 1)).collect::<Vec<_>>());
+        let output = stream.whole()["output"].clone();
+        assert_eq!((&output[0]["type"], &output[0]["content"][0]["text"]), (&json!("reasoning"), &json!("Hm.")));
+        assert_eq!((&output[1]["type"], &output[1]["content"][0]["text"]), (&json!("message"), &json!("Nine.")));
+        assert_ne!(output[0]["id"], output[1]["id"]);
     }
 }

@@ -1,0 +1,77 @@
+//! Models that think before they answer: their thoughts stand apart in every protocol. The demo model with a template that knows thoughts is made
+//! to say something that has some.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, Service};
+use crate::openai_client::with_template;
+
+/// As Qwen 3's, as far as it matters here.
+const TEMPLATE: &str = "{%- for message in messages %}{{ message.role }}: {{ message.content.split('</think>')[-1] }}\n{% endfor -%}assistant:";
+const SAID: &str = "<think>\nNine boats, and one sank.\n</think>\n\nEight.";
+
+async fn serve(folder: &Folder, template: &str) -> Service {
+    let model = with_template(folder, template);
+    folder.serve(&["--model", model.to_str().unwrap()]).await
+}
+
+fn asked(fields: &Value) -> Value {
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "How many boats?" }], "guided_choice": [SAID], "max_tokens": 200, "temperature": 0,
+    });
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn thoughts_stand_beside_the_answer() {
+    let folder = Folder::new();
+    let service = serve(&folder, TEMPLATE).await;
+    let chat = "/v1/chat/completions";
+    let message = service.ask(chat, &asked(&json!({}))).await["choices"][0]["message"].clone();
+    let wanted = json!({
+        "role": "assistant", "content": "Eight.", "refusal": null, "reasoning_content": "Nine boats, and one sank.",
+    });
+    assert_eq!(message, wanted);
+
+    let (mut thoughts, mut text) = (String::new(), String::new());
+    for event in service.stream(chat, &asked(&json!({ "stream": true }))).await {
+        let Ok(chunk) = serde_json::from_str::<Value>(&event) else { continue };
+        let delta = &chunk["choices"][0]["delta"];
+        thoughts.push_str(delta["reasoning_content"].as_str().unwrap_or_default());
+        assert!(text.is_empty() || delta["reasoning_content"].is_null(), "thoughts come first");
+        text.push_str(delta["content"].as_str().unwrap_or_default());
+    }
+    assert_eq!((thoughts.as_str(), text.as_str()), ("Nine boats, and one sank.", "Eight."));
+
+    // What was cut while it thought has no answer.
+    let cut = service.ask(chat, &asked(&json!({ "max_tokens": 8 }))).await["choices"][0].clone();
+    assert_eq!((&cut["message"]["content"], &cut["finish_reason"]), (&Value::Null, &json!("length")), "{cut}");
+    assert!("Nine boats, and one sank.".starts_with(cut["message"]["reasoning_content"].as_str().unwrap()), "{cut}");
+    // A plain completion is as the model wrote it.
+    let plain = json!({ "prompt": "How many boats?", "guided_choice": [SAID], "max_tokens": 200 });
+    assert_eq!(service.ask("/v1/completions", &plain).await["choices"][0]["text"], SAID);
+}
+
+#[tokio::test]
+async fn each_protocol_has_its_own_form_of_thoughts() {
+    let folder = Folder::new();
+    let service = serve(&folder, TEMPLATE).await;
+    let format = json!({ "type": "json_schema", "name": "a", "schema": { "type": "string" } });
+    // There a schema is the only way to make a model say something: none of its own thoughts is certain.
+    let response = json!({ "input": "How many boats?", "max_output_tokens": 8, "text": { "format": format } });
+    let output = service.ask("/v1/responses", &response).await["output"].clone();
+    assert_eq!(output[0]["type"], "message", "{output}");
+    let body = json!({
+        "model": "demo", "messages": [{ "role": "user", "content": "How many boats?" }], "think": true, "stream": false, "options": { "num_predict": 4 },
+    });
+    assert!(service.ask("/api/chat", &body).await["message"]["content"].is_string());
+}
+
+#[tokio::test]
+async fn a_model_whose_template_knows_no_thoughts_says_what_it_says() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let message = service.ask("/v1/chat/completions", &asked(&json!({}))).await["choices"][0]["message"].clone();
+    assert_eq!((&message["content"], &message["reasoning_content"]), (&json!(SAID), &Value::Null));
+}
