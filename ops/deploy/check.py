@@ -236,7 +236,7 @@ def fleet(work, real, bucket):
     settings = ["object_url=s3://bucket/ragstone", "kv_admission=always", "host_bytes=64MiB", "device_bytes=64MiB", "threads=1"]
     nodes = [real_node(f"ragstone-{number}", work, real, settings, bucket.variables) for number in range(3)]
     corpus = pathlib.Path(__file__).resolve().parents[2] / "examples/world/corpus"
-    documents = [{"id": path.name, "title": path.stem, "text": path.read_text(encoding="utf-8")} for path in sorted(corpus.iterdir())]
+    documents = [{"id": path.name, "title": path.stem, "text": path.read_text(encoding="utf-8")} for path in sorted(corpus.glob("*.txt"))]
     for node in nodes:
         body = json.dumps({"documents": documents}).encode()
         status, text = get(f"http://{node.address}/v1/collections/world/documents", "POST", body, {"content-type": "application/json"})

@@ -320,8 +320,9 @@ class Client:
 class Load:
     """Clients that ask one question after the other, every second of them streamed, until they are told to stop."""
 
-    def __init__(self, proxy, clients, question):
+    def __init__(self, proxy, clients, question, streams=True):
         """`question`: of the client's number and the question's, its collection and body."""
+        self.streams = streams
         self.lock = threading.Lock()
         self.stopping = threading.Event()
         # Begin, end, and answer of every question; when those that are under way began.
@@ -337,7 +338,7 @@ class Load:
             begun = time.monotonic()
             with self.lock:
                 self.under_way[number] = begun
-            answer = client.ask(collection, body, stream=asked % 2 == 1)
+            answer = client.ask(collection, body, stream=self.streams and asked % 2 == 1)
             with self.lock:
                 del self.under_way[number]
                 self.done.append((begun, time.monotonic(), answer))

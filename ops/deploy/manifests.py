@@ -140,10 +140,10 @@ def check_compose():
             need(there, f"compose: {name}'s {source} is there")
         for alias in service.get("networks", {}).get("default", {}).get("aliases", []):
             need(f" {alias}:7411\n" in front, f"compose: haproxy.cfg knows {alias}")
-    for command in (["docker", "compose"], ["docker-compose"], ["podman-compose"]):
-        if shutil.which(command[0]) and subprocess.run([*command, "version"], capture_output=True).returncode == 0:
-            subprocess.run([*command, "-f", str(HERE / "compose.yaml"), "config"], check=True, stdout=subprocess.DEVNULL)
-            return f"as `{' '.join(command)} config` reads it"
+    command = ["docker", "compose"]
+    if shutil.which("docker") and subprocess.run([*command, "version"], capture_output=True).returncode == 0:
+        subprocess.run([*command, "-f", str(HERE / "compose.yaml"), "config"], check=True, stdout=subprocess.DEVNULL)
+        return "as `docker compose config` reads it"
     return "names and files; no `docker compose` here that reads it"
 
 
