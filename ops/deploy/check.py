@@ -1,7 +1,6 @@
 """What ops/deploy/check shows of a proxy with the files of this folder. Python's standard library only."""
 
 import argparse
-import contextlib
 import json
 import math
 import pathlib
@@ -9,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from fleet import SPREAD_KEY, Bucket, Client, Envoy, HAProxy, Load, fail, fake_node, get, real_node, wait_until
+from fleet import SPREAD_KEY, Bucket, Client, Envoy, HAProxy, Load, end_all, fail, fake_node, get, real_node, wait_until
 
 COLLECTIONS = 60
 CLIENTS = 6
@@ -254,18 +253,15 @@ def main():
     given = parser.parse_args()
     kinds = [HAProxy] * given.haproxy + [lambda *some: Envoy(*some, given.envoy)] * bool(given.envoy)
     tables = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
+    with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        bucket = ending.enter_context(Bucket(given.s3)) if given.ragstone else None
-        nodes = fleet(work, given.ragstone, bucket)
-        for node in nodes:
-            ending.callback(lambda node=node: node.process.kill())
+        nodes = fleet(work, given.ragstone, Bucket(given.s3) if given.ragstone else None)
         for kind in kinds:
             proxy = kind(work, nodes)
-            ending.callback(proxy.end)
             print(f"\n== {proxy.name}, three {'real' if given.ragstone else 'fake'} nodes", flush=True)
             tables[proxy.name] = Check(proxy, nodes, bool(given.ragstone)).all()
             proxy.end()
+        end_all()
     for name, rows in tables.items():
         print(f"\n| {name} | |\n|---|---|")
         for what, figures in rows:

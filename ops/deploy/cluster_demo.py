@@ -3,18 +3,15 @@
 import argparse
 import collections
 import concurrent.futures
-import contextlib
 import json
 import pathlib
 import random
 import re
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 
-from fleet import Bucket, HAProxy, Load, fail, get, real_node, wait_until
+from fleet import Bucket, HAProxy, Load, end_all, fail, get, real_node, wait_until
 
 NODES, CLIENTS = 4, 6
 # What all collections take does not fit into one node's memory and disk; a quarter of them does.
@@ -238,15 +235,10 @@ def main():
     parser.add_argument("--ragstone", required=True)
     parser.add_argument("--s3", required=True, help="an interpreter that has moto")
     given = parser.parse_args()
-    # So that what was started ends, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("NOT SO: it takes less than five minutes"))
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
+    with tempfile.TemporaryDirectory() as folder:
         say("an S3 server with an empty bucket, and four nodes with data folders of their own")
-        bucket = ending.enter_context(Bucket(given.s3))
-        demo = Demo(pathlib.Path(folder), given.ragstone, bucket)
-        for node in demo.nodes:
-            ending.callback(lambda node=node: node.process.kill())
+        demo = Demo(pathlib.Path(folder), given.ragstone, Bucket(given.s3))
         demo.add()
         say("what one node computed, the others load, and they answer the same")
         demo.one_answers_as_the_other()
@@ -256,6 +248,7 @@ def main():
         demo.killed()
         say("a document that is deleted at one node")
         demo.deleted()
+        end_all()
     print(f"\n| what | seen in {time.monotonic() - begun:.0f} s |\n|---|---|")
     for what, figures in demo.table:
         print(f"| {what} | {figures} |")

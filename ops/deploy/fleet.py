@@ -2,6 +2,7 @@
 standard library only.
 """
 
+import atexit
 import http.client
 import json
 import os
@@ -21,6 +22,26 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Nothing here takes longer on a slow machine.
 PATIENCE_SECONDS = 60
 KEY, SPREAD_KEY = "rag_of_a_team", "rag_of_nobody"
+
+
+STARTED = []
+
+
+def start(command, **more):
+    """A process that ends with this one, however that ends."""
+    STARTED.append(subprocess.Popen(command, **more))
+    return STARTED[-1]
+
+
+@atexit.register
+def end_all():
+    for process in STARTED:
+        process.kill()
+        process.wait()
+
+
+# So that `timeout` and Ctrl-C leave nothing behind.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
 
 
 def fail(message):
@@ -58,9 +79,8 @@ class Node:
 
     def start(self):
         with open(self.work / f"{self.name}.log", "a", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                self.command(self), stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **self.variables}
-            )
+            environment = {**os.environ, **self.variables}
+            self.process = start(self.command(self), stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         line = self.process.stdout.readline().strip()
         if not line:
             fail(f"node {self.name} did not start: {self.log()}")
@@ -117,19 +137,12 @@ class Bucket:
 
     def __init__(self, python):
         server = str(HERE.parents[1] / "tests/s3_server.py")
-        self.process = subprocess.Popen([python, server], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.endpoint = self.process.stdout.readline().strip() or fail("the S3 server did not start")
+        process = start([python, server], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.endpoint = process.stdout.readline().strip() or fail("the S3 server did not start")
         self.variables = {
             "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
             "AWS_ENDPOINT": self.endpoint,
         }
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
 
 
 def certificate(folder):
@@ -161,7 +174,7 @@ class Proxy:
 
     def run(self, command, **more):
         self.log = open(self.work / f"{self.name}.log", "w+", encoding="utf-8")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, **more)
+        self.process = start(command, stdout=self.log, stderr=subprocess.STDOUT, **more)
 
     def wait_until_ready(self):
         """Until it asks every node."""
@@ -327,7 +340,7 @@ class Load:
         self.stopping = threading.Event()
         # Begin, end, and answer of every question; when those that are under way began.
         self.done, self.under_way = [], {}
-        self.threads = [threading.Thread(target=self.run, args=(proxy, number, question)) for number in range(clients)]
+        self.threads = [threading.Thread(target=self.run, args=(proxy, number, question), daemon=True) for number in range(clients)]
         for thread in self.threads:
             thread.start()
 
