@@ -73,8 +73,8 @@ def check_pods(overlay, documents):
                 need(container.get(probe, {}).get("httpGet", {}).get("port", "health") in ports, f"{overlay}: {name}'s {probe} asks a port it has")
             for source in container.get("envFrom", []):
                 need(source["secretRef"]["name"] in SECRETS, f"{overlay}: {source} is a secret that somebody makes")
-            sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-            if one["kind"] == "StatefulSet":
+            sleep = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+            if one["kind"] == "StatefulSet" and one["spec"]["replicas"] > 1:
                 need(sleep >= DEADLINE_SECONDS, f"{overlay}: the longest answer ends before SIGTERM")
             need(spec["terminationGracePeriodSeconds"] >= sleep + NODE_END_SECONDS, f"{overlay}: {name} has time to end")
     pods = [one["spec"]["template"]["metadata"]["labels"] for one in documents if "template" in one.get("spec", {})]
