@@ -230,6 +230,19 @@ class Check:
         node.start()
         self.proxy.wait_until_ready()
 
+    def reloaded(self):
+        if self.proxy.name != "haproxy":
+            return
+        load = self.load()
+        load.wait_for(10 * CLIENTS)
+        self.proxy.reload()
+        load.wait_for(20 * CLIENTS)
+        done = load.end()
+        lost = [(answer.status, answer.text[:200]) for _, _, answer in done if not answer.ok()]
+        if lost:
+            fail(f"a proxy that reads its file again loses nothing: {len(lost)} of {len(done)}: {lost[:3]}")
+        self.say("the proxy reloaded (SIGUSR2) under load", f"0 of {len(done)} questions lost")
+
     def all(self):
         begun = time.monotonic()
         self.one_node_for_a_collection()
@@ -242,6 +255,7 @@ class Check:
         self.bounded()
         self.killed(placed)
         self.drained()
+        self.reloaded()
         print(f"  ({time.monotonic() - begun:.0f} s)")
         return self.rows
 

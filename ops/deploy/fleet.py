@@ -175,6 +175,8 @@ class Proxy:
     def run(self, command, **more):
         self.log = open(self.work / f"{self.name}.log", "w+", encoding="utf-8")
         self.process = start(command, stdout=self.log, stderr=subprocess.STDOUT, **more)
+        # Asked to end, HAProxy takes its workers along.
+        atexit.register(self.end)
 
     def wait_until_ready(self):
         """Until it asks every node."""
@@ -226,17 +228,31 @@ class HAProxy(Proxy):
         text = replaced(text, r"^resolvers names$", f"{servers}\nresolvers names")
         config = work / "haproxy.cfg"
         config.write_text(change(text), encoding="utf-8")
-        self.run([program, "-db", "-f", str(config)], pass_fds=[one.fileno() for one in listening])
+        self.run([program, "-W", "-db", "-f", str(config)], pass_fds=[one.fileno() for one in listening])
         for one in listening:
             one.close()
         self.wait_until_ready()
 
+    def reload(self):
+        """As `systemctl reload haproxy` does; until the new worker is there."""
+
+        def worker():
+            return re.findall(r"^Pid: (\d+)$", self.order("show info"), flags=re.MULTILINE)
+
+        before = worker()
+        self.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: worker() not in ([], before), "HAProxy has read its file again")
+
     def order(self, line):
         """One command of HAProxy's administration."""
         with socket.socket(socket.AF_UNIX) as admin:
-            admin.connect(str(self.work / "admin.sock"))
-            admin.sendall(f"{line}\n".encode())
-            return b"".join(iter(lambda: admin.recv(65536), b"")).decode()
+            try:
+                admin.connect(str(self.work / "admin.sock"))
+                admin.sendall(f"{line}\n".encode())
+                return b"".join(iter(lambda: admin.recv(65536), b"")).decode()
+            except OSError:
+                # One worker has gone, the other is not there yet.
+                return ""
 
 
 class Envoy(Proxy):
