@@ -14,7 +14,7 @@ import time
 from fleet import Bucket, HAProxy, Load, end_all, fail, get, real_node, wait_until
 
 NODES, CLIENTS = 4, 6
-# What all collections take does not fit into one node's memory and disk; a quarter of them does.
+# A node's memory has room for a part of what all collections take.
 COLLECTIONS, DOCUMENTS = 16, 6
 TIERS = ["device_bytes=6MiB", "host_bytes=8MiB", "disk_bytes=4MiB"]
 WARMING, MEASURED = 200, 200
