@@ -128,6 +128,22 @@ def check_front(documents):
         need(int(port) in ports, f"the front's port {port} is a port of its container")
 
 
+def check_policies(documents):
+    """What kustomize does to labels must not part the front from the nodes."""
+    pods = {one["kind"]: one["spec"]["template"]["metadata"]["labels"] for one in documents if one["kind"] in ("StatefulSet", "Deployment")}
+    nodes, front = pods["StatefulSet"], pods["Deployment"]
+
+    def lets(direction, peers, own, other):
+        for one in documents:
+            if one["kind"] == "NetworkPolicy" and one["spec"]["podSelector"]["matchLabels"].items() <= own.items():
+                named = [peer["podSelector"]["matchLabels"] for rule in one["spec"][direction] for peer in rule.get(peers, []) if "podSelector" in peer]
+                return any(labels.items() <= other.items() for labels in named)
+        return False
+
+    need(lets("ingress", "from", nodes, front), "nodes let the front in")
+    need(lets("egress", "to", front, nodes), "the front may ask nodes")
+
+
 def check_compose():
     compose = yaml.safe_load((HERE / "compose.yaml").read_text(encoding="utf-8"))
     services, volumes = compose["services"], compose["volumes"]
@@ -164,6 +180,7 @@ def main():
         check_settings(overlay, settings_of(documents), ragstone)
         print(f"  {overlay}: {len(documents)} objects valid in Kubernetes {', '.join(VERSIONS)}; a misspelt field of each is refused")
     check_front(rendered("haproxy"))
+    check_policies(rendered("haproxy"))
     print(f"  compose: {check_compose()}")
 
 
