@@ -88,6 +88,8 @@ pub struct Surface {
     pub body_timeout_s: u64,
     /// Seconds that a client may leave what was sent to it unread before its connection is closed.
     pub write_timeout_s: u64,
+    /// Seconds that running answers have to end, and jobs to their next commit, when the service is told to stop.
+    pub grace_s: u64,
     /// Connections at once; more wait until one ends.
     pub max_connections: usize,
     /// Processor time that parsing one file may take, in seconds; 60 by default.
@@ -145,6 +147,7 @@ impl Default for Surface {
             bodies_bytes: 64 << 20,
             body_timeout_s: 10,
             write_timeout_s: 30,
+            grace_s: 10,
             max_connections: 1024,
             file_seconds: 60,
         }

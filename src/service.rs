@@ -20,9 +20,7 @@ use crate::progress::{Progress, Unit};
 use crate::server::Servers;
 use crate::{embedder_source, model_source, telemetry};
 
-/// How long running answers, and jobs on the way to their next commit, may take to end when the service stops.
-const GRACE: Duration = Duration::from_secs(10);
-/// And where a command ends whose data folder others reached through it: they did not begin them at a service that may stop.
+/// How long requests may take to end where a command ends whose data folder others reached through it: they did not begin them at a service that may stop.
 const PASSING_GRACE: Duration = Duration::from_secs(300);
 
 /// A running service.
@@ -177,7 +175,7 @@ impl Service {
                 let waiting = Progress::new(told, Unit::Nothing);
                 tokio::time::timeout(PASSING_GRACE, waiting.during(ended)).await.is_ok()
             }
-            _ => tokio::time::timeout(GRACE, ended).await.is_ok(),
+            _ => tokio::time::timeout(Duration::from_secs(self.config.surface.grace_s), ended).await.is_ok(),
         };
         if !have_ended {
             // A piece of work that takes long, such as the cutting of a long text, is left as a kill would leave it: what it had done is

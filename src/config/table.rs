@@ -75,6 +75,7 @@ pub const SURFACE: &[Definition] = &[
     setting("body_timeout_s", "Seconds that a client may take to send a body; each 64 KiB has a second more.").within(1, 3600),
     setting("max_connections", "Connections that may be open at once.").within(2, 1 << 20),
     setting("write_timeout_s", "Seconds that a client may leave an answer unread.").within(1, 3600),
+    setting("grace_s", "Seconds that running answers have to end, and jobs to reach their next commit, once the service is told to stop.").within(0, 3600),
     setting(
         "file_seconds",
         "Processor seconds that parsing one file may take in an ingest. By the clock it may take four times as many.",
