@@ -357,7 +357,7 @@ impl Writer<'_> {
             merge.execute(Box::new(batches)).await.map_err(failed)?;
         }
         if has_terms {
-            self.collection.forget_terms();
+            self.collection.note_terms();
         }
         self.sync().await
     }

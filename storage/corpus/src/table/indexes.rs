@@ -71,15 +71,26 @@ impl Collection {
             return Ok(known);
         }
         let is_indexed = self.indexes_of("terms").await?.iter().any(|name| name == TERM_INDEX);
-        let count = async || self.table.count_rows(Some("terms IS NOT NULL".to_owned())).await;
-        let has = is_indexed && count().await.map_err(self.failed("count the terms of"))? > 0;
+        let has = is_indexed && self.has_some_terms().await?;
         // Whoever wrote meanwhile makes the next one look again.
         Ok(*locked(&self.terms_indexed).get_or_insert(has))
     }
 
-    /// Some were added, or indexed.
-    pub(super) fn forget_terms(&self) {
+    /// Stops at the first, and reads little where there is none: an empty column is hardly stored.
+    async fn has_some_terms(&self) -> Result<bool> {
+        let some = self.table.query().only_if("terms IS NOT NULL").select(Select::columns(&["ordinal"])).limit(1);
+        Ok(self.run(some).await?.iter().any(|batch| batch.num_rows() > 0))
+    }
+
+    /// They were indexed.
+    fn forget_terms(&self) {
         *locked(&self.terms_indexed) = None;
+    }
+
+    /// Some were written. Where there were others, nothing changes.
+    pub(super) fn note_terms(&self) {
+        let mut known = locked(&self.terms_indexed);
+        *known = known.filter(|has| *has);
     }
 
     /// Names of the indexes of its words: [`TEXT_INDEX`] if it is of this version.
