@@ -29,7 +29,7 @@ function usual(names) {
 export async function ask(view) {
   const { content, signal } = view;
   const { data: [model] } = await get("/v1/models", signal);
-  const question = h("textarea", { rows: 2, "aria-label": "Question", placeholder: "Ask something. Enter sends, Shift and Enter begin a new line." });
+  const question = h("textarea", { dir: "auto", rows: 2, "aria-label": "Question", placeholder: "Ask something. Enter sends, Shift and Enter begin a new line." });
   const control = {
     collection: h("select", { onchange: () => choose(control.collection.value) }),
     topK: h("input", { type: "number", min: 1, max: 1000, placeholder: "the model's", value: chosen.topK ?? "" }),
@@ -101,9 +101,9 @@ function choices(options, value) {
 
 /** Asks, and shows what comes. True where the collection is not there. */
 async function answer(text, turns, signal) {
-  const said = h("p", { class: "answer", "aria-live": "polite" });
+  const said = h("p", { class: "answer", dir: "auto", "aria-live": "polite" });
   const below = h("div");
-  const element = h("article", { class: "card turn running" }, h("p", { class: "question" }, text), said, below);
+  const element = h("article", { class: "card turn running" }, h("p", { class: "question", dir: "auto" }, text), said, below);
   const turn = { question: text, answer: "", element };
   const before = conversation.filter((earlier) => chosen.followsUp && earlier.answer).flatMap((earlier) => [{ role: "user", content: earlier.question }, { role: "assistant", content: earlier.answer }]);
   conversation.push(turn);
@@ -153,8 +153,8 @@ function citations({ citations: cited, grounding }, collection) {
   const place = (other) => other.source || other.title || other.document_id;
   const item = ({ number, title, source, page, text, document_id: id, score, also_in: others = [] }) => h("li", { class: grounding?.passages.includes(number) ? "ground" : "" },
     h("details", {},
-      h("summary", {}, title || source || id || "passage", page ? h("span", { class: "quiet" }, ` page ${page}`) : "", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
-      h("p", { class: "passage" }, text),
+      h("summary", {}, h("bdi", {}, title || source || id || "passage"), page ? h("span", { class: "quiet" }, ` page ${page}`) : "", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
+      h("p", { class: "passage", dir: "auto" }, text),
       others.length ? h("p", { class: "quiet" }, `The same text is in ${others.map(place).join(", ")}.`) : "",
       id && collection ? h("a", { href: `#/collections/${encodeURIComponent(collection)}/${encodeURIComponent(id)}?${new URLSearchParams({ passage: text })}` }, "Open in its document") : ""));
   return h("div", {}, grounding ? grounds(grounding) : "", h("h2", {}, "Passages"), h("ol", { class: "citations" }, [...cited].sort((one, other) => one.number - other.number).map(item)));

@@ -76,7 +76,7 @@ async function documents(view, collection) {
       const { id, source, passages } = document;
       const name = called(document);
       const again = isOnDisk(source) ? " An ingest of its file adds it again." : "";
-      return [h("a", { href: `${here}/${encodeURIComponent(id)}` }, name), parted(source ?? ""), count(passages),
+      return [h("a", { dir: "auto", href: `${here}/${encodeURIComponent(id)}` }, name), parted(source ?? ""), count(passages),
         deletion(view, name, `${name} and its KV`, at`/v1/collections/${collection}/documents/${id}`, again)];
     };
     // The service has them in the order of their ids, which nobody knows.
@@ -127,9 +127,9 @@ function filter() {
 async function one({ content, query, signal }, collection, id) {
   const { title, source, passages } = await get(at`/v1/collections/${collection}/documents/${id}`, signal);
   const cited = query.get("passage");
-  const texts = passages.map((passage) => h("p", { class: `card passage ${passage.text === cited ? "cited" : ""}`, "aria-label": `Passage ${passage.ordinal + 1}` }, passage.text));
+  const texts = passages.map((passage) => h("p", { dir: "auto", class: `card passage ${passage.text === cited ? "cited" : ""}`, "aria-label": `Passage ${passage.ordinal + 1}` }, passage.text));
   content.replaceChildren(
-    h("h1", {}, h("a", { href: "#/collections" }, "Collections"), " / ", h("a", { href: `#/collections/${encodeURIComponent(collection)}` }, collection), ` / ${title || id}`),
+    h("h1", {}, h("a", { href: "#/collections" }, "Collections"), " / ", h("a", { href: `#/collections/${encodeURIComponent(collection)}` }, collection), " / ", h("bdi", {}, title || id)),
     h("p", { class: "quiet" }, source ? [parted(source), " · "] : "", counted(passages.length, "passage")), ...texts);
   texts.find((text) => text.classList.contains("cited"))?.scrollIntoView({ block: "center" });
 }

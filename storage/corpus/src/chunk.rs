@@ -1,7 +1,8 @@
 //! Cuts a text into passages: whole sentences, as many as fit, nothing lost and, unless an overlap is asked for, nothing twice.
 //!
-//! Borders are looked for in this order: sentences (UAX #29), clauses (a stop, then white space; texts in lower case have
-//! no others), words, and runs of characters. A coarser border is used wherever the piece before it fits. Text that is known to have
+//! Borders are looked for in this order: sentences (UAX #29, which knows the stops of all scripts), clauses (a stop, then white space; texts in
+//! lower case have no others; the commas of Chinese and Japanese, and the blanks of Thai), words, and runs of characters. None is within a
+//! character and its marks. A coarser border is used wherever the piece before it fits. Text that is known to have
 //! headings, tables or code is cut by these first ([`sections`]).
 
 mod sections;
@@ -11,6 +12,7 @@ use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::scripts;
 use ragstone_documents::element::{self, Element};
 
 /// A token stands for at most this many bytes. WordPiece calls any word over 100 characters one unknown token; without a
@@ -106,10 +108,10 @@ fn tail(text: &str, most: usize, count: &dyn Fn(&str) -> usize) -> usize {
     if most == 0 {
         return text.len();
     }
-    let sentences = || text.split_sentence_bound_indices().map(|(at, _)| at);
-    let words = || text.split_word_bound_indices().map(|(at, _)| at);
-    last_fitting(text, sentences().collect(), most, count)
-        .or_else(|| last_fitting(text, words().collect(), most, count))
+    let sentences = || between_clusters(text, text.split_sentence_bound_indices());
+    let words = || between_clusters(text, text.split_word_bound_indices());
+    last_fitting(text, sentences(), most, count)
+        .or_else(|| last_fitting(text, words(), most, count))
         .unwrap_or(text.len())
 }
 
@@ -128,9 +130,9 @@ fn break_down<'a>(
     atoms: &mut Vec<(&'a str, usize)>,
 ) {
     let (pieces, finer): (Vec<&str>, Border) = match border {
-        Border::Sentence => (text.split_sentence_bounds().collect(), Border::Clause),
+        Border::Sentence => (pieces(text, between_clusters(text, text.split_sentence_bound_indices())), Border::Clause),
         Border::Clause => (clauses(text), Border::Word),
-        Border::Word => (text.split_word_bounds().collect(), Border::Characters),
+        Border::Word => (pieces(text, between_clusters(text, text.split_word_bound_indices())), Border::Characters),
         Border::Characters => (runs(text), Border::Characters),
     };
     for piece in pieces {
@@ -144,6 +146,26 @@ fn break_down<'a>(
     }
 }
 
+/// Where pieces begin, without those that begin within a character and its marks: a word of Thai may be cut before a vowel that is written behind.
+fn between_clusters<'a>(text: &'a str, pieces: impl Iterator<Item = (usize, &'a str)>) -> Vec<usize> {
+    let starts = pieces.map(|(at, _)| at);
+    if text.is_ascii() {
+        return starts.collect();
+    }
+    let mut clusters = text.grapheme_indices(true).map(|(at, _)| at).peekable();
+    let mut is_cluster = |start: &usize| {
+        while clusters.next_if(|at| at < start).is_some() {}
+        clusters.peek() == Some(start)
+    };
+    starts.filter(|start| is_cluster(start)).collect()
+}
+
+/// A text in pieces that begin there.
+fn pieces(text: &str, starts: Vec<usize>) -> Vec<&str> {
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    starts.iter().zip(ends).map(|(start, end)| &text[*start..end]).collect()
+}
+
 fn weight(piece: &str, count: &dyn Fn(&str) -> usize) -> usize {
     if piece.trim().is_empty() {
         return 0;
@@ -151,24 +173,33 @@ fn weight(piece: &str, count: &dyn Fn(&str) -> usize) -> usize {
     count(piece).max(piece.trim().len().div_ceil(MAX_BYTES_PER_TOKEN))
 }
 
-/// Pieces that end behind a stop and the white space after it.
+/// Pieces that end behind a stop and the white space after it. Full-width stops need none, and in Thai, Lao, Khmer and Burmese white space is the stop.
 fn clauses(text: &str) -> Vec<&str> {
-    let mut pieces = Vec::new();
-    let (mut start, mut stop, mut space) = (0, false, false);
+    let mut starts = vec![0];
+    let (mut stop, mut space, mut wide, mut letter) = (false, false, false, false);
     for (at, character) in text.char_indices() {
         if character.is_whitespace() {
-            space = stop;
+            space |= stop || letter;
         } else {
-            if space {
-                pieces.push(&text[start..at]);
-                start = at;
+            if space || (wide && !is_wide_stop(character) && !is_closing(character)) {
+                starts.push(at);
+                wide = false;
             }
-            stop = matches!(character, '.' | '!' | '?' | ';' | ':' | '。' | '！' | '？');
+            stop = matches!(character, '.' | '!' | '?' | ';' | ':' | '؟' | '؛' | '۔' | '।') || is_wide_stop(character);
+            wide = is_wide_stop(character) || (wide && is_closing(character));
+            letter = scripts::is_clustered(character);
             space = false;
         }
     }
-    pieces.push(&text[start..]);
-    pieces
+    pieces(text, between_clusters(text, starts.into_iter().map(|at| (at, ""))))
+}
+
+fn is_wide_stop(character: char) -> bool {
+    matches!(character, '。' | '！' | '？' | '；' | '：' | '，' | '、' | '｡' | '､')
+}
+
+fn is_closing(character: char) -> bool {
+    matches!(character, '」' | '』' | '）' | '】' | '》' | '”' | '’')
 }
 
 /// Whole graphemes, about [`MAX_BYTES_PER_TOKEN`] bytes together.
@@ -257,6 +288,53 @@ mod tests {
         );
     }
 
+    /// A token for every character, as tokenizers have about.
+    fn characters(text: &str) -> usize {
+        text.chars().filter(|c| !c.is_whitespace()).count()
+    }
+
+    #[test]
+    fn sentences_end_as_their_language_has_it() {
+        for (text, passages) in [
+            (
+                "窯は土曜日に焼きます。月曜日までは開けません！「はい。」と言う。",
+                vec!["窯は土曜日に焼きます。", "月曜日までは開けません！", "「はい。」と言う。"],
+            ),
+            ("ｶﾏﾊ ﾄﾞﾖｳﾋﾞ｡ﾊﾘﾊ ｹﾞﾂﾖｳﾋﾞ｡", vec!["ｶﾏﾊ ﾄﾞﾖｳﾋﾞ｡", "ﾊﾘﾊ ｹﾞﾂﾖｳﾋﾞ｡"]),
+            ("भट्ठी शनिवार को जलती है। उसे सोमवार को खोलें।", vec!["भट्ठी शनिवार को जलती है।", "उसे सोमवार को खोलें।"]),
+            ("متى يفتح الفرن؟ يفتح يوم الاثنين.", vec!["متى يفتح الفرن؟", "يفتح يوم الاثنين."]),
+            ("بھٹی ہفتے کو جلتی ہے۔ اسے پیر کو کھولیں۔", vec!["بھٹی ہفتے کو جلتی ہے۔", "اسے پیر کو کھولیں۔"]),
+        ] {
+            let longest = passages.iter().map(|passage| characters(passage)).max().unwrap();
+            assert_eq!(plain(text, longest, &characters), passages);
+        }
+    }
+
+    #[test]
+    fn a_sentence_that_does_not_fit_is_cut_at_its_commas_or_blanks() {
+        let chinese = "先用完雨水桶里的水，再打开花园的水龙头，最后请把水管收好";
+        assert_eq!(
+            plain(chinese, 11, &characters),
+            ["先用完雨水桶里的水，", "再打开花园的水龙头，", "最后请把水管收好"]
+        );
+        let thai = "เตาเผาจะเผาในวันเสาร์ ห้ามเปิดก่อนวันจันทร์ กรุณาสวมถุงมือ";
+        assert_eq!(plain(thai, 24, &characters), ["เตาเผาจะเผาในวันเสาร์", "ห้ามเปิดก่อนวันจันทร์", "กรุณาสวมถุงมือ"]);
+    }
+
+    #[test]
+    fn a_text_without_blanks_or_stops_is_cut_between_characters() {
+        for text in ["自行车修理".repeat(200), "น้ำผึ้งที่".repeat(200), "자전거수리".repeat(200)]
+        {
+            let passages = plain(&text, 60, &characters);
+            assert_eq!(passages.concat(), text);
+            assert!(
+                passages.len() >= 16 && passages.iter().all(|passage| characters(passage) <= 60),
+                "{}",
+                passages.len()
+            );
+        }
+    }
+
     /// How passages were cut before there were elements and overlaps: stored ones must not change.
     fn before(text: &str, budget: usize, count: &dyn Fn(&str) -> usize) -> Vec<String> {
         let mut atoms = Vec::new();
@@ -317,6 +395,17 @@ mod tests {
             for passage in &passages {
                 prop_assert!(!passage.is_empty() && passage.trim().len() == passage.len());
                 prop_assert!(words(passage) <= budget, "{} > {budget}", words(passage));
+            }
+        }
+
+        #[test]
+        fn no_border_is_within_a_character_and_its_marks(
+            text in "([ก-ูเ-๎]{1,9}|[가-힣ᄀ-ᇿ]{1,4}|[अ-्]{1,5}|[一-十、。ーぁ-ん゙]{1,6}|e\\u{301}|👩‍🔧|🇩🇪|\\n){0,60}",
+            budget in 1_usize..40,
+        ) {
+            let borders: Vec<usize> = text.grapheme_indices(true).map(|(at, _)| at).chain([text.len()]).collect();
+            for cut in split(&text, &[], Budget { tokens: budget, overlap: 0 }, &characters) {
+                prop_assert!(borders.contains(&cut.at) && borders.contains(&(cut.at + cut.text.len())), "{:?}", cut.text);
             }
         }
 

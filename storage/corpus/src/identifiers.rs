@@ -11,6 +11,7 @@ mod normal;
 use std::collections::BTreeSet;
 
 use self::normal::{BORDER, Normal, WHOLE};
+use super::scripts::{self, is_dense, narrow};
 use super::words::is_function_word;
 
 /// Of one query.
@@ -66,7 +67,8 @@ impl Identifiers {
         if query.len() > MOST_QUERY_BYTES {
             return Self::default();
         }
-        let tokens = tokens(query);
+        let query: String = query.chars().map(narrow).collect();
+        let tokens = tokens(&query);
         // Of a query in capitals, or one written as a title, capitals say nothing.
         let capitals = tokens.iter().filter(|token| token.word.starts_with(char::is_uppercase)).count();
         let has_names = 3 * capitals <= 2 * tokens.len();
@@ -173,12 +175,21 @@ fn tokens(query: &str) -> Vec<Token<'_>> {
                 follows = false;
                 continue;
             }
-            tokens.push(Token { word, is_first, follows: follows && raw.starts_with(word) });
+            let mut follows_on = follows && raw.starts_with(word);
+            for part in parts_of_word(word) {
+                tokens.push(Token { word: part, is_first, follows: follows_on });
+                (is_first, follows_on) = (false, false);
+            }
             is_first = raw.ends_with(['.', '?', '!', ':']);
             follows = raw.ends_with(word);
         }
     }
     tokens
+}
+
+/// Without blanks beside it, a code stands alone where its script ends: `型番PPR-1670の`.
+fn parts_of_word(word: &str) -> impl Iterator<Item = &str> {
+    scripts::parts(word).map(bare).filter(|part| !part.is_empty())
 }
 
 /// How many words are groups of one number: `DE89 3705 0198`.
@@ -234,7 +245,8 @@ impl Identifier {
                 let borders = |at: usize| {
                     let before = passage[..at].chars().next_back();
                     let after = passage[at + self.written.len()..].chars().next();
-                    !before.is_some_and(char::is_alphanumeric) && !after.is_some_and(char::is_alphanumeric)
+                    let goes_on = |c: char| c.is_alphanumeric() && !is_dense(c);
+                    !before.is_some_and(goes_on) && !after.is_some_and(goes_on)
                 };
                 let has = passage.match_indices(&self.written).any(|(at, _)| borders(at));
                 if has { WHOLE } else { 0.0 }
@@ -396,6 +408,29 @@ mod tests {
         ] {
             assert_eq!(written(query), [""; 0], "{query}");
         }
+    }
+
+    #[test]
+    fn a_code_ends_where_its_script_does() {
+        assert_eq!(written("型番PPR-1670の取り付けは2019年か"), ["PPR-1670"]);
+        assert_eq!(written("ＰＰＲ－１６７０は何で出来ていますか"), ["PPR-1670"]);
+        for query in [
+            "2019年に修理された水車小屋",
+            "１０時に開く",
+            "洗衣机可以使用到晚上9点吗",
+            "제3공장은 어디입니까",
+            "รถไฟออก8โมง",
+        ] {
+            assert_eq!(written(query), [""; 0], "{query}");
+        }
+        for (query, passage) in [
+            ("ppr1670は", "型番ＰＰＲ－１６７０を取り付けます。"),
+            ("PPR-1670을 찾습니다", "부품 PPR-1670은 황동입니다."),
+            ("使用GPU吗", "用GPU加速"),
+        ] {
+            assert_eq!(has(query, passage), 1.0, "{query} in {passage}");
+        }
+        assert_eq!(has("PPR-1670を", "型番PPR-16701の"), 0.0);
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod query;
 mod renewal;
 mod scan;
 mod schema;
+mod scripts;
 mod search;
 mod stored;
 mod table;

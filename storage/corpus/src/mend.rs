@@ -66,8 +66,7 @@ impl Corpus {
         let collections: Vec<Arc<Collection>> = self.inner.collections.lock().await.values().cloned().collect();
         let mut renewed = 0;
         for table in collections {
-            let Ok(names) = table.text_indexes().await else { continue };
-            if names.iter().all(|name| name == TEXT_INDEX) {
+            if table.has_own_word_indexes().await.unwrap_or(true) {
                 continue;
             }
             tracing::info!(
@@ -76,7 +75,10 @@ impl Corpus {
             );
             let Some(writer) = table.write().await else { continue };
             let built = async {
-                table.create_text_index().await?;
+                if !table.text_indexes().await?.iter().all(|name| name == TEXT_INDEX) {
+                    table.create_text_index().await?;
+                }
+                table.create_term_index().await?;
                 writer.sync().await?;
                 writer.prune().await
             };
@@ -97,6 +99,7 @@ async fn build(writer: &Writer<'_>) -> Result<()> {
         (table.broken.words.swap(false, Ordering::AcqRel), table.broken.vectors.swap(false, Ordering::AcqRel));
     if words {
         table.create_text_index().await?;
+        table.create_term_index().await?;
     }
     if vectors && table.has_vector_index().await? {
         table.create_vector_index().await?;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use lancedb::DistanceType;
 use lancedb::datafusion::prelude::{col, lit};
 use lancedb::expr::{contains, lower};
-use lancedb::index::scalar::FullTextSearchQuery;
+use lancedb::index::scalar::{BooleanQuery, FtsQuery, FullTextSearchQuery, MatchQuery, Occur};
 use lancedb::query::{QueryBase, Select};
 use ragstone_env::Env;
 
@@ -13,6 +13,7 @@ use super::disk::{caught, failed};
 use super::filter::{self, Filter};
 use super::identifiers::Identifiers;
 use super::schema::{StoredPassage, content, decode, scores};
+use super::scripts;
 use super::table::{Collection, Snapshot};
 use crate::Result;
 
@@ -79,9 +80,22 @@ pub(super) async fn matching(
     (query, filter): (&str, Option<&Filter>),
     depth: usize,
 ) -> Result<Scored> {
-    let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
-    let words =
-        words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
+    let of = |column: &str, words: String| MatchQuery::new(words).with_column(Some(column.to_owned()));
+    let words = of("content", query.to_owned());
+    // Where that cannot be looked up, the words between blanks are still there.
+    let has_terms = collection.has_terms().await.unwrap_or_else(|error| {
+        tracing::warn!(collection = collection.name, %error, "its words of scripts without blanks are not searched");
+        false
+    });
+    let terms = if has_terms { scripts::asked(query) } else { String::new() };
+    let words = match terms.is_empty() {
+        true => FtsQuery::from(words),
+        false => {
+            let both = [words, of("terms", terms)].map(|each| (Occur::Should, each.into()));
+            FtsQuery::from(BooleanQuery::new(both))
+        }
+    };
+    let words = FullTextSearchQuery::new_query(words);
     let mut query = snapshot
         .table
         .query()

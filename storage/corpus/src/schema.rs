@@ -14,6 +14,8 @@
 //! tokenizer    utf8            whose ids `token_ids` are
 //! token_ids    list<uint32>    the passage as it stands in a prompt
 //! vector       float32[d]      embedding of `content`, unit length
+//! terms        utf8, nullable  words of scripts without blanks, see `scripts.rs`; null where there are none; tables of earlier versions have no such
+//!                              column
 //! ```
 //! The schema's metadata names the format (`ragstone.format`) and the embedding model (`ragstone.embedding`).
 
@@ -26,7 +28,7 @@ use arrow_array::types::{Float32Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use super::{Metadata, Passage};
+use super::{Metadata, Passage, scripts};
 use crate::{Error, ErrorKind, Result};
 
 /// The only format so far.
@@ -43,7 +45,20 @@ pub(super) const PASSAGE_COLUMNS: [&str; 9] =
 
 /// The columns that a table may lack: it is of an earlier version, and gets them when it is opened.
 pub(super) fn added_later() -> SchemaRef {
-    Arc::new(Schema::new(vec![Field::new("page", DataType::UInt32, true)]))
+    Arc::new(Schema::new(vec![Field::new("page", DataType::UInt32, true), Field::new("terms", DataType::Utf8, true)]))
+}
+
+/// The schema of the column of terms alone.
+pub(super) fn terms_schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("terms", DataType::Utf8, true)]))
+}
+
+/// The column of terms of a batch that has the column `content`.
+pub(super) fn terms_of(batch: &RecordBatch) -> Result<RecordBatch> {
+    let terms = strings(batch, "content")?.iter().map(|content| content.and_then(scripts::stored));
+    let terms: ArrayRef = Arc::new(terms.collect::<StringArray>());
+    RecordBatch::try_new(terms_schema(), vec![terms])
+        .map_err(|error| Error::new(ErrorKind::Internal, "terms do not fit their column").with_source(error))
 }
 
 /// LanceDB's numbers of a batch's rows, where they were asked for.
@@ -112,6 +127,7 @@ pub(super) fn table_schema(dimension: usize, embedding: &str) -> SchemaRef {
         Field::new("vector", DataType::FixedSizeList(item(DataType::Float32), dimension as i32), false),
         // Last, as where it was added.
         Field::new("page", DataType::UInt32, true),
+        Field::new("terms", DataType::Utf8, true),
     ];
     let metadata =
         HashMap::from([(FORMAT_KEY.to_owned(), FORMAT.to_owned()), (EMBEDDING_KEY.to_owned(), embedding.to_owned())]);
@@ -166,6 +182,8 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         Arc::new(vectors.finish()),
         Arc::new(rows.iter().map(|row| row.passage.page).collect::<UInt32Array>()),
     ];
+    let contents = rows.iter().map(|row| scripts::stored(&content(&row.passage.title, &row.passage.text)));
+    columns.push(Arc::new(contents.collect::<StringArray>()));
     columns.truncate(schema.fields().len());
     RecordBatch::try_new(schema.clone(), columns)
         .map_err(|error| Error::new(ErrorKind::Internal, "passages do not fit their table").with_source(error))

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchIterator};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use futures::TryStreamExt;
 use lancedb::arrow::SendableRecordBatchStream;
 use lancedb::datafusion::prelude::{Expr, col, lit};
@@ -24,7 +24,9 @@ use lancedb::table::NewColumnTransform;
 use lancedb::{Connection, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
-pub(super) use self::indexes::{TEXT_INDEX, text_index};
+#[cfg(test)]
+pub(super) use self::indexes::term_index;
+pub(super) use self::indexes::{TERM_INDEX, TEXT_INDEX, text_index};
 use super::checks::Checks;
 use super::disk::{caught, failed, files, io_failed, sync_folder};
 use super::folders::{discard, path_of};
@@ -61,6 +63,8 @@ pub(super) struct Collection {
     pub(super) broken: Broken,
     /// Whether the vectors are indexed, once that was looked up.
     vectors_indexed: Mutex<Option<bool>>,
+    /// Whether some passage has terms and they are indexed, once that was looked up.
+    terms_indexed: Mutex<Option<bool>>,
     /// Counts changes of documents since it was opened: whoever saw as many knows what it holds.
     commits: AtomicU64,
 }
@@ -109,6 +113,7 @@ impl Collection {
         collection.embedder = Some(embedder);
         collection.found = Mutex::new(Some(Arc::default()));
         collection.create_text_index().await?;
+        collection.create_term_index().await?;
         Ok(collection)
     }
 
@@ -134,7 +139,9 @@ impl Collection {
         if later.fields().iter().all(|field| self.schema.field_with_name(field.name()).is_ok()) {
             return Ok(());
         }
-        let adding = self.table.add_columns().transform(NewColumnTransform::AllNulls(later)).execute();
+        let missing = later.fields().iter().filter(|field| self.schema.field_with_name(field.name()).is_err());
+        let missing = Arc::new(Schema::new(missing.cloned().collect::<Vec<_>>()));
+        let adding = self.table.add_columns().transform(NewColumnTransform::AllNulls(missing)).execute();
         adding.await.map_err(self.failed("add a column to"))?;
         self.schema = self.table.schema().await.map_err(self.failed("read"))?;
         match self.write().await {
@@ -172,6 +179,7 @@ impl Collection {
             checks: Mutex::default(),
             broken: Broken::default(),
             vectors_indexed: Mutex::default(),
+            terms_indexed: Mutex::default(),
             commits: AtomicU64::new(0),
         })
     }
@@ -337,6 +345,8 @@ impl Writer<'_> {
         let batch = schema::encode(rows, schema, *dimension)?;
         let _counted = Counted::begin(&self.collection.commits);
         let failed = self.collection.failed("write to");
+        // Collections of other scripts ask for no terms, until one of their passages has some.
+        let has_terms = batch.column_by_name("terms").is_some_and(|terms| terms.null_count() < terms.len());
         if replaced.is_empty() {
             table.add(batch).execute().await.map_err(failed)?;
         } else {
@@ -345,6 +355,9 @@ impl Writer<'_> {
             merge.when_not_matched_insert_all().when_not_matched_by_source_delete_expr(any_of(replaced));
             let batches = RecordBatchIterator::new([Ok(batch)], schema.clone());
             merge.execute(Box::new(batches)).await.map_err(failed)?;
+        }
+        if has_terms {
+            self.collection.note_terms();
         }
         self.sync().await
     }

@@ -15,6 +15,7 @@ mod bounds;
 mod damage;
 mod enough;
 mod filters;
+mod languages;
 mod renewal;
 mod twice;
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::scripts::{self, is_dense};
 use super::table::text_index;
 
 /// How many words people type into a search box. Longer ones are sentences, also in languages whose function words are not known here.
@@ -16,6 +17,58 @@ const FUNCTION_WORDS: &[&str] = &[
     "when", "where", "which", "who", "whom", "whose", "why", "will", "with", "would", "you",
 ];
 
+/// What questions and sentences have in scripts whose words are not cut at blanks: Chinese, Japanese, Korean, Thai.
+const FUNCTION_PARTS: &[&str] = &[
+    "什么",
+    "哪",
+    "谁",
+    "怎",
+    "如何",
+    "多少",
+    "多久",
+    "多长",
+    "几",
+    "吗",
+    "呢",
+    "为何",
+    "何时",
+    "何",
+    "誰",
+    "だれ",
+    "どこ",
+    "いつ",
+    "なぜ",
+    "どう",
+    "どの",
+    "いくら",
+    "です",
+    "ます",
+    "ください",
+    "어디",
+    "언제",
+    "무엇",
+    "무슨",
+    "왜",
+    "누가",
+    "어떻게",
+    "어떤",
+    "얼마",
+    "니까",
+    "니다",
+    "나요",
+    "อะไร",
+    "ไหน",
+    "เมื่อ",
+    "ทำไม",
+    "อย่างไร",
+    "เท่า",
+    "ใคร",
+    "กี่",
+    "ไหม",
+];
+/// Characters of a word in these scripts, about.
+const DENSE_WORD: usize = 3;
+
 /// A query that is a few words, as people type them into a search box.
 pub(super) struct Keywords(HashSet<String>);
 
@@ -24,9 +77,14 @@ impl Keywords {
     pub fn of(query: &str) -> Option<Self> {
         let is_sentence = query.len() > MOST_BYTES
             || query.contains(['?', '？', '؟'])
-            || query.split(|c: char| !c.is_alphanumeric()).any(is_function_word);
-        let words = if is_sentence { HashSet::new() } else { words(query) };
-        WORDS.contains(&words.len()).then_some(Self(words))
+            || query.split(|c: char| !c.is_alphanumeric() || is_dense(c)).any(is_function_word)
+            || (query.contains(is_dense) && FUNCTION_PARTS.iter().any(|part| query.contains(part)));
+        if is_sentence {
+            return None;
+        }
+        let (spaced, terms) = (spaced_words(query), terms(query));
+        let dense: usize = scripts::runs(query).map(|run| run.div_ceil(DENSE_WORD)).sum();
+        WORDS.contains(&(spaced.len() + dense)).then(|| Self(spaced.into_iter().chain(terms).collect()))
     }
 
     /// Whether `passage`, the words' best, has at least half of them: the text was cut into passages, and the others may be in the next.
@@ -40,11 +98,21 @@ pub(super) fn is_function_word(word: &str) -> bool {
     FUNCTION_WORDS.contains(&word.to_lowercase().as_str())
 }
 
-/// A text's words as the text index has them: lower case, stemmed, without accents and stop words. None where LanceDB has no analyzer.
+/// A text's words as the text index and the index of terms have them.
 fn words(text: &str) -> HashSet<String> {
+    spaced_words(text).into_iter().chain(terms(text)).collect()
+}
+
+fn terms(text: &str) -> HashSet<String> {
+    scripts::stored(text).iter().flat_map(|terms| terms.split(' ')).map(str::to_owned).collect()
+}
+
+/// A text's words between blanks as the text index has them: lower case, stemmed, without accents and stop words. None where LanceDB has no analyzer.
+fn spaced_words(text: &str) -> HashSet<String> {
     let mut words = HashSet::new();
     let Ok(mut analyzer) = text_index().build() else { return words };
-    let mut stream = analyzer.token_stream_for_search(text);
+    let text: String = text.chars().map(|c| if is_dense(c) { ' ' } else { c }).collect();
+    let mut stream = analyzer.token_stream_for_search(&text);
     while stream.advance() {
         words.insert(stream.token().text.clone());
     }
@@ -59,6 +127,30 @@ mod tests {
 
     fn are_keywords_of(query: &str, passage: &str) -> bool {
         Keywords::of(query).is_some_and(|keywords| keywords.are_in(passage))
+    }
+
+    #[test]
+    fn words_of_scripts_without_blanks_are_told_from_a_question() {
+        for (query, passage) in [
+            ("自行车 修理", "大家在地下室一起修理自行车。"),
+            ("洗衣机代币", "洗衣机可以使用到晚上九点。洗衣代币由管理员出售。"),
+            ("水道ﾒｰﾀｰ 写真", "水道メーターを読み取り、写真を送ってください。"),
+            ("매트리스의 수거", "낡은 가구와 매트리스는 시청에서 수거합니다."),
+            ("เครื่องซักผ้า เหรียญ", "เหรียญสำหรับซักผ้าซื้อได้จากผู้ดูแลอาคาร เครื่องซักผ้าใช้ได้ถึงสามทุ่ม"),
+            ("GPU 加速", "使用GPU加速计算"),
+        ] {
+            assert!(are_keywords_of(query, passage), "{query}");
+            assert!(!are_keywords_of(query, PASSAGE), "{query}");
+        }
+        for query in [
+            "废纸桶多久清空一次",
+            "丸のこを使う前に何をしますか",
+            "자전거는 어떻게 됩니까",
+            "แยมลูกพลัมใส่น้ำตาลเท่าไร",
+            "蜂蜜",
+        ] {
+            assert!(Keywords::of(query).is_none(), "{query}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A text as identifiers are looked for in it: its letters and digits in lower case, and where its words begin and end.
 
+use crate::scripts::{is_dense, narrow};
+
 /// How sure it is that a passage has an identifier.
 pub const WHOLE: f32 = 1.0;
 /// It is a part of another one: `ERR_CONN` of `ERR_CONN_RESET`.
@@ -35,7 +37,7 @@ impl Normal {
     pub fn of(text: &str) -> Self {
         let mut normal = Self { plain: String::new(), bordered: String::new(), edges: Default::default() };
         let (mut between, mut last): (String, Option<char>) = (String::new(), None);
-        for c in text.chars() {
+        for c in text.chars().map(narrow) {
             if !c.is_alphanumeric() {
                 if between.len() <= MOST_BETWEEN {
                     between.push(c);
@@ -44,6 +46,7 @@ impl Normal {
             }
             let edge = match (last, between.is_empty()) {
                 (None, _) => Edge::Word,
+                (Some(last), true) if is_dense(last) != is_dense(c) => Edge::Word,
                 (_, true) => Edge::No,
                 _ if binds(&between) => Edge::Part,
                 _ => Edge::Word,

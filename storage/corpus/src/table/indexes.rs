@@ -3,13 +3,23 @@
 use lancedb::DistanceType;
 use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
 
+use futures::TryStreamExt;
+use lancedb::datafusion::error::DataFusionError;
+use lancedb::datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use lancedb::query::{QueryBase, Select};
+use lancedb::table::NewColumnTransform;
+use ragstone_env::lock::locked;
+
 use super::Collection;
 use crate::Result;
+use crate::schema::{terms_of, terms_schema};
 
 /// Passages in a cell of the vector index, about.
 const CELL_ROWS: u32 = 1024;
 /// The name of the index of its words. Another one stands for another way to cut texts into words, and is built anew.
 pub(in super::super) const TEXT_INDEX: &str = "words_2";
+/// The name of the index of its terms, as `scripts.rs` finds them. Another one stands for another way to find them: all are written anew.
+pub(in super::super) const TERM_INDEX: &str = "terms_1";
 /// Longer words are not indexed: hashes and names of code are, encoded pictures are not.
 const MOST_WORD_BYTES: usize = 160;
 
@@ -24,10 +34,79 @@ impl Collection {
         Ok(())
     }
 
+    /// Indexes the terms of scripts without blanks. A table whose terms another version found, or none, gets them first. For whoever has the turn
+    /// to write.
+    pub(in super::super) async fn create_term_index(&self) -> Result<()> {
+        if !self.can_have_terms() {
+            return Ok(());
+        }
+        if !self.indexes_of("terms").await?.iter().any(|name| name == TERM_INDEX) && self.rows().await? > 0 {
+            self.find_terms().await?;
+        }
+        let job = self.table.create_index(&["terms"], Index::FTS(term_index())).name(TERM_INDEX.to_owned());
+        job.execute().await.map_err(self.failed("index the terms of"))?;
+        self.forget_terms();
+        Ok(())
+    }
+
+    /// Writes the column of terms anew. It is there all the time but for a moment, in which a kill leaves a table of an earlier version.
+    async fn find_terms(&self) -> Result<()> {
+        let failed = || self.failed("find the terms of");
+        let contents = self.stream(self.table.query().select(Select::columns(&["content"]))).await?;
+        let terms = contents.map_err(outside).and_then(async |batch| terms_of(&batch).map_err(outside));
+        let terms = Box::pin(RecordBatchStreamAdapter::new(terms_schema(), terms));
+        self.table.drop_columns(&["terms"]).await.map_err(failed())?;
+        let adding = self.table.add_columns().transform(NewColumnTransform::Stream(terms)).execute();
+        adding.await.map(drop).map_err(failed())
+    }
+
+    /// Whether there is a column for them: a table of an earlier version has none where it could not be written into.
+    pub(in super::super) fn can_have_terms(&self) -> bool {
+        self.schema.field_with_name("terms").is_ok()
+    }
+
+    /// Whether some passage has terms, and they are indexed.
+    pub(in super::super) async fn has_terms(&self) -> Result<bool> {
+        if let Some(known) = *locked(&self.terms_indexed) {
+            return Ok(known);
+        }
+        let is_indexed = self.indexes_of("terms").await?.iter().any(|name| name == TERM_INDEX);
+        let has = is_indexed && self.has_some_terms().await?;
+        // Whoever wrote meanwhile makes the next one look again.
+        Ok(*locked(&self.terms_indexed).get_or_insert(has))
+    }
+
+    /// Stops at the first, and reads little where there is none: an empty column is hardly stored.
+    async fn has_some_terms(&self) -> Result<bool> {
+        let some = self.table.query().only_if("terms IS NOT NULL").select(Select::columns(&["ordinal"])).limit(1);
+        Ok(self.run(some).await?.iter().any(|batch| batch.num_rows() > 0))
+    }
+
+    /// They were indexed.
+    fn forget_terms(&self) {
+        *locked(&self.terms_indexed) = None;
+    }
+
+    /// Some were written. Where there were others, nothing changes.
+    pub(super) fn note_terms(&self) {
+        let mut known = locked(&self.terms_indexed);
+        *known = known.filter(|has| *has);
+    }
+
     /// Names of the indexes of its words: [`TEXT_INDEX`] if it is of this version.
     pub(in super::super) async fn text_indexes(&self) -> Result<Vec<String>> {
+        self.indexes_of("content").await
+    }
+
+    /// Whether all words are indexed as this version does it.
+    pub(in super::super) async fn has_own_word_indexes(&self) -> Result<bool> {
+        let has_terms = !self.can_have_terms() || self.indexes_of("terms").await?.iter().any(|name| name == TERM_INDEX);
+        Ok(has_terms && self.text_indexes().await?.iter().all(|name| name == TEXT_INDEX))
+    }
+
+    async fn indexes_of(&self, column: &str) -> Result<Vec<String>> {
         let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
-        Ok(indexes.into_iter().filter(|index| index.columns == ["content"]).map(|index| index.name).collect())
+        Ok(indexes.into_iter().filter(|index| index.columns == [column]).map(|index| index.name).collect())
     }
 
     /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.
@@ -43,4 +122,15 @@ impl Collection {
 /// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
 pub(in super::super) fn text_index() -> FtsIndexBuilder {
     FtsIndexBuilder::default().max_token_length(Some(MOST_WORD_BYTES))
+}
+
+/// Terms as they stand: they were found, and made alike, before.
+pub(in super::super) fn term_index() -> FtsIndexBuilder {
+    let whole =
+        FtsIndexBuilder::default().base_tokenizer("whitespace".to_owned()).max_token_length(Some(MOST_WORD_BYTES));
+    whole.stem(false).remove_stop_words(false).ascii_folding(false).lower_case(false)
+}
+
+fn outside(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
 }

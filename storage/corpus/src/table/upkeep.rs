@@ -39,6 +39,10 @@ impl Writer<'_> {
             self.collection.create_text_index().await?;
             rewritten = true;
         }
+        if self.collection.can_have_terms() && !indexes.iter().any(|index| index.name == super::TERM_INDEX) {
+            self.collection.create_term_index().await?;
+            rewritten = true;
+        }
         if !has("vector") && rows >= vector_index_rows {
             self.collection.create_vector_index().await?;
             *locked(&self.collection.vectors_indexed) = Some(true);
@@ -99,6 +103,7 @@ impl Writer<'_> {
         table.optimize(action).await.map_err(self.collection.failed("compact"))?;
         // Made anew: rows of a data file that went as a whole are in no compaction, and their words would stay.
         self.collection.create_text_index().await?;
+        self.collection.create_term_index().await?;
         let rows = self.collection.rows().await?;
         let indexes = table.list_indices().await.map_err(self.collection.failed("look at the indexes of"))?;
         for index in indexes.iter().filter(|index| index.columns == ["vector"]) {
