@@ -55,6 +55,47 @@ const EMPTY: &[&str] = &[
     "avec",
 ];
 
+/// The same of languages that put no blanks between words, or hang particles on them (Chinese, Japanese, Korean, Thai): a message of few characters
+/// that begins so,
+const DENSE_BEGINNINGS: &[&str] = &[
+    "那",
+    "还有",
+    "另外",
+    "但是",
+    "では",
+    "じゃあ",
+    "それで",
+    "ちなみに",
+    "그럼",
+    "그러면",
+    "그리고",
+    "그런데",
+    "แล้ว",
+    "และ",
+];
+/// or has one of these in it, stands for too little.
+const DENSE_PRONOUNS: &[&str] = &[
+    "它",
+    "这个",
+    "那个",
+    "那里",
+    "为什么呢",
+    "それ",
+    "その",
+    "そこ",
+    "그것",
+    "그건",
+    "그거",
+    "거기",
+    "มัน",
+    "อันนั้น",
+    "ที่นั่น",
+];
+/// Longer messages of these stand for themselves.
+const MOST_DENSE_CHARACTERS: usize = 20;
+/// Longer answers in them say more than what is asked about.
+const MOST_ANSWER_BYTES: usize = 160;
+
 /// What to search for: what the user said last, behind which the results of tools may stand, with what it leans on.
 pub fn searched(messages: &[ChatMessage]) -> String {
     let Some(last) = last_of_user(messages) else { return String::new() };
@@ -78,7 +119,8 @@ fn last_of_user(messages: &[ChatMessage]) -> Option<usize> {
 }
 
 fn is_short(answer: &str) -> bool {
-    !answer.is_empty() && answer.split_whitespace().nth(MOST_ANSWER_WORDS).is_none()
+    let is_long = answer.len() > MOST_ANSWER_BYTES && answer.chars().any(is_dense);
+    !answer.is_empty() && !is_long && answer.split_whitespace().nth(MOST_ANSWER_WORDS).is_none()
 }
 
 /// Whether a message says too little by itself.
@@ -87,6 +129,9 @@ fn leans(message: &str) -> bool {
         message.split(|c: char| !c.is_alphanumeric() && c != '\'').filter(|word| !word.is_empty()).collect();
     if words.is_empty() || words.len() > MOST_LEANING_WORDS {
         return false;
+    }
+    if message.chars().any(is_dense) {
+        return leans_dense(message.trim());
     }
     let lower = message.trim().to_lowercase();
     let begins =
@@ -108,6 +153,18 @@ fn leans(message: &str) -> bool {
     BEGINNINGS.iter().any(begins) && !is_name(0, words[0])
         || telling == 0
         || (telling <= MOST_WORDS && has_pronoun && !shouts)
+}
+
+/// As [`leans`], of a message in which blanks do not say where words are.
+fn leans_dense(message: &str) -> bool {
+    message.chars().filter(|c| c.is_alphanumeric()).count() <= MOST_DENSE_CHARACTERS
+        && (DENSE_BEGINNINGS.iter().any(|beginning| message.starts_with(beginning))
+            || DENSE_PRONOUNS.iter().any(|pronoun| message.contains(pronoun)))
+}
+
+/// Characters of Thai, of kana and Chinese characters, and of Hangul.
+fn is_dense(c: char) -> bool {
+    matches!(c, '\u{0e01}'..='\u{0e4e}' | '\u{3041}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}')
 }
 
 /// The end of a long message, where what is asked stands.
@@ -143,11 +200,20 @@ mod tests {
             "Wer repariert das?",
             "Et combien coûte-t-elle ?",
             "how much is that one?",
+            "那多少钱？",
+            "它多少钱？",
+            "それはいくらですか？",
+            "그럼 가격은 얼마예요?",
+            "แล้วราคาเท่าไหร่",
         ] {
             assert_eq!(talk(leaning), format!("Which pump is in the cellar?\nThe Q-105.\n{leaning}"));
         }
         for whole in [
             "Wie erreiche ich Sie?",
+            "自行车修理多少钱？",
+            "図書館は何時に開きますか？",
+            "도서관은 언제 엽니까?",
+            "ห้องสมุดเปิดกี่โมง",
             "Wann haben Sie geöffnet?",
             "Wo finde ich Ihre Adresse?",
             "Who is on call this week?",
