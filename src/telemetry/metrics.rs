@@ -26,6 +26,7 @@ const fn metric(kind: Kind, name: &'static str, labels: &'static [&'static str],
 pub(super) const METRICS: &[Metric] = &[
     metric(Counter, "ragstone_requests_total", &["path", "method", "status"], "HTTP requests by path pattern, method and status"),
     metric(Histogram, "ragstone_request_seconds", &["path"], "time from a request to the head of its response, by path pattern"),
+    metric(Counter, "ragstone_audit_failures_total", &[], "lines of the audit log that could not be written"),
     metric(Histogram, "ragstone_ttft_seconds", &[], "time from a question's arrival to its first token"),
     metric(Counter, "ragstone_prompt_tokens_total", &["source"], "prompt tokens by where their KV came from"),
     metric(Counter, "ragstone_reused_tokens_total", &["tier"], "prompt tokens whose stored KV was used, by the tier that it came from"),

@@ -69,6 +69,7 @@ pub(super) struct Links<'a> {
     fingerprint: &'a Fingerprint,
     salt: &'a str,
     pub parent: Option<KvKey>,
+    /// The position behind the last token.
     end: u32,
 }
 
@@ -78,11 +79,6 @@ const GAP: u32 = u32::MAX;
 impl<'a> Links<'a> {
     pub fn new(fingerprint: &'a Fingerprint, salt: &'a str) -> Self {
         Self { fingerprint, salt, parent: None, end: 0 }
-    }
-
-    /// The position behind the last token.
-    pub fn end(&self) -> u32 {
-        self.end
     }
 
     /// Goes on to `start`.

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use ragstone_storage::key::KvKey;
 use ragstone_storage::prompt::arrange::{Arrangement, Arranging};
-use ragstone_storage::prompt::plan::ReuseMode;
+use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::prompt::residency::prompt_keys;
 use ragstone_storage::segment::{Segment, SegmentKind};
 
@@ -53,7 +53,10 @@ impl Pipeline {
         }
         let (fingerprint, salt) = (self.store.fingerprint(), question.tenant.as_str());
         let tokens = segments[range.clone()].iter().map(|segment| &*segment.tokens);
-        let uses = self.popularity.lock().unwrap_or_else(PoisonError::into_inner).arrived(fingerprint, salt, tokens);
+        let popular = self.popularity.lock().unwrap_or_else(PoisonError::into_inner).arrived(fingerprint, salt, tokens);
+        // Where passages are blended, prompts that begin alike have little to gain: the ranking stays.
+        let blends = options.reuse == ReuseMode::Auto;
+        let uses = if blends { Vec::new() } else { popular };
 
         let costs = self.store.costs().model();
         let load_ms = |key: &KvKey, tokens: f64| {
@@ -61,24 +64,25 @@ impl Pipeline {
             let tier = self.store.contains_placed(key)?;
             Some(costs.entry_us(tier, costs.prefill.layers, bytes as u64) / 1e3)
         };
-        let compute_ms = |start: u32, tokens: f64| costs.prefill.prefill_us(f64::from(start), tokens) / 1e3;
-        // What is done with a passage whose KV behind what stands before it is not stored: it may be blended.
+        // All that is computed goes through the model together, with the question: what a pass takes by itself is nobody's.
         let keys = prompt_keys(fingerprint, salt, &self.known.primer(), segments).ok()?;
-        let blends = options.reuse == ReuseMode::Auto;
-        let otherwise_ms = |index: usize, start: u32, tokens: f64| {
-            let all = compute_ms(start, tokens);
+        let before: u32 = keys[..range.start].iter().map(|at| at.tokens).sum();
+        let all: f64 = keys[range.clone()].iter().map(|at| f64::from(at.tokens)).sum();
+        let token_ms = costs.prefill.prefill_us(f64::from(before), all) / 1e3 / all.max(1.0);
+        // What is done with a passage whose KV behind what stands before it is not stored: it may be blended.
+        let blended_share = share_of_blend(&options, costs.prefill.layers);
+        let otherwise_ms = |index: usize, tokens: f64| {
+            let computed = tokens * token_ms;
             let standalone = keys[index].standalone_key.filter(|_| blends);
             let blended = standalone.and_then(|key| load_ms(&key, tokens));
-            blended.map_or(all, |load| all.min(load + compute_ms(start, tokens * f64::from(options.ratio.floor()))))
+            blended.map_or(computed, |load| computed.min(load + computed * blended_share))
         };
-        let saves = |key: &KvKey, passage: usize, start: u32| {
+        let saves = |key: &KvKey, passage: usize| {
             let index = range.start + passage;
             let tokens = f64::from(keys[index].tokens);
-            Some((otherwise_ms(index, start, tokens) - load_ms(key, tokens)?).max(0.0))
+            Some((otherwise_ms(index, tokens) - load_ms(key, tokens)?).max(0.0))
         };
-        let all: f64 = keys[range.clone()].iter().map(|at| f64::from(at.tokens)).sum();
-        let before: u32 = keys[..range.start].iter().map(|at| at.tokens).sum();
-        let turned_ms = TURNED * compute_ms(before, all) / range.len() as f64;
+        let turned_ms = TURNED * token_ms * all / range.len() as f64;
         let arranging = Arranging { fingerprint, salt, segments, range: range.clone(), uses: &uses, turned_ms };
         let Arrangement { order, stored, saved_ms, turned, .. } = arranging.best(saves);
         permute(&mut segments[range.clone()], &order);
@@ -95,6 +99,13 @@ fn free_passages(segments: &[Segment], free: usize, is_best_last: bool) -> Range
     let end = first + segments[first..].iter().take_while(|segment| is_passage(segment)).count();
     let end = end - usize::from(is_best_last && end > first);
     (first + free).min(end)..end
+}
+
+/// The share of a blended passage that is computed: all of it in the layers before the choosing one, what is chosen behind it.
+fn share_of_blend(options: &PlanOptions, layers: u32) -> f64 {
+    let ratio = f64::from(options.ratio.floor());
+    let all = f64::from(options.choosing.layer.min(layers)) / f64::from(layers.max(1));
+    if ratio > 0.0 { ratio + (1.0 - ratio) * all } else { 0.0 }
 }
 
 /// Puts first what `order` names first.

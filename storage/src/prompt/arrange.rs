@@ -55,9 +55,9 @@ pub struct Arrangement {
 }
 
 impl Arranging<'_> {
-    /// The best order. `saves` says what is saved, in milliseconds, where the entry of a key is loaded: the key, the passage (counted from the first
-    /// that may move) and its first position; `None` where it is not stored.
-    pub fn best(&self, saves: impl Fn(&KvKey, usize, u32) -> Option<f64>) -> Arrangement {
+    /// The best order. `saves` says what is saved, in milliseconds, where the entry of a key is loaded: the key and the passage, counted from the
+    /// first that may move; `None` where it is not stored.
+    pub fn best(&self, saves: impl Fn(&KvKey, usize) -> Option<f64>) -> Arrangement {
         let mut links = Links::new(self.fingerprint, self.salt);
         self.segments[..self.range.start].iter().for_each(|segment| {
             links.push(&segment.tokens);
@@ -91,7 +91,7 @@ struct Search<'a, F> {
     best: Option<Arrangement>,
 }
 
-impl<F: Fn(&KvKey, usize, u32) -> Option<f64>> Search<'_, F> {
+impl<F: Fn(&KvKey, usize) -> Option<f64>> Search<'_, F> {
     fn visit(&mut self, links: &Links<'_>, prefix: &mut Vec<usize>, saved_ms: f64) {
         let arranging = self.arranging;
         let this = arranging.complete(prefix, saved_ms);
@@ -102,10 +102,10 @@ impl<F: Fn(&KvKey, usize, u32) -> Option<f64>> Search<'_, F> {
             if prefix.contains(&passage) || self.looked_up == MOST_LOOK_UPS {
                 continue;
             }
-            let (mut behind, start) = (links.clone(), links.end());
+            let mut behind = links.clone();
             let Some(key) = behind.push(&segment.tokens) else { continue };
             self.looked_up += 1;
-            if let Some(saves) = (self.saves)(&key, passage, start) {
+            if let Some(saves) = (self.saves)(&key, passage) {
                 prefix.push(passage);
                 self.visit(&behind, prefix, saved_ms + saves);
                 prefix.pop();

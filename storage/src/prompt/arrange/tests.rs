@@ -29,7 +29,7 @@ fn arrange(passages: &[u32], uses: &[f64], turned_ms: f64, stored: &HashSet<KvKe
     let segments = prompt(passages);
     let range = 1..segments.len();
     let arranging = Arranging { fingerprint: &MODEL, salt: "", segments: &segments, range, uses, turned_ms };
-    arranging.best(|key, _, _| stored.contains(key).then_some(1.0))
+    arranging.best(|key, _| stored.contains(key).then_some(1.0))
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn nothing_to_arrange_is_as_it_was() {
     let segments: Vec<Segment> = prompt(&[1, 2]).into_iter().map(|it| Segment { tokens: [].into(), ..it }).collect();
     let arranging =
         Arranging { fingerprint: &MODEL, salt: "", segments: &segments, range: 1..3, uses: &[], turned_ms: 0.1 };
-    let best = arranging.best(|_, _, _| Some(1.0));
+    let best = arranging.best(|_, _| Some(1.0));
     assert_eq!((&best.order[..], best.stored, best.looked_up), (&[0, 1][..], 0, 0));
 }
 
@@ -82,7 +82,7 @@ fn look_ups_are_bounded() {
     let range = 1..segments.len();
     let arranging = Arranging { fingerprint: &MODEL, salt: "", segments: &segments, range, uses: &[], turned_ms: 0.0 };
     // Every order is stored: 10! of them.
-    let best = arranging.best(|_, _, _| Some(1.0));
+    let best = arranging.best(|_, _| Some(1.0));
     assert_eq!((best.looked_up, best.stored, best.turned), (MOST_LOOK_UPS, 10, 0));
 }
 
