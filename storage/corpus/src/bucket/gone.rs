@@ -1,0 +1,189 @@
+//! What was removed, told to every node: an append-only log whose entries are objects.
+//!
+//! Whoever removes something appends an entry that says which KV goes with it. Every node lists the log behind what it has seen, once in an
+//! interval, applies what is new to its own tiers, and only then counts as being up to date.
+//!
+//! ```text
+//! gone/TIME-NAME    TIME: 13 digits, milliseconds since 1970 by the bucket's clock, but never before what the writer has seen of the log
+//! ```
+//! An entry may appear behind later ones, as writers' clocks differ and requests take their time: the last [`OVERLAP`] is listed again every
+//! time. Entries are removed once they are [`KEPT`] old; a node that was away for longer starts without its KV.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+use super::Bucket;
+use crate::{Error, ErrorKind, Result};
+
+const GONE: &str = "gone";
+/// How far behind the newest entry others may still appear: nodes' clocks and slow requests.
+const OVERLAP: Duration = Duration::from_secs(300);
+/// How long entries stay.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Intervals without a listing after which a node is not up to date any more.
+const MOST_MISSED: u32 = 3;
+
+/// What went: of some tenants, or of everybody's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoneEntry {
+    /// Whose KV; `None`: everybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<BTreeSet<String>>,
+    /// The segments of the KV store, as hexadecimal digests: nothing of a text can be read from them.
+    pub segments: Vec<String>,
+}
+
+/// Appends to the log.
+#[derive(Debug, Clone)]
+pub struct Gone(Bucket);
+
+/// What a look at the log found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// What is new, oldest first.
+    pub entries: Vec<GoneEntry>,
+    /// The log does not reach back to what this node saw last: nobody can say what went meanwhile, so that all its KV has to go.
+    pub has_gap: bool,
+}
+
+/// Follows the log.
+#[derive(Debug)]
+pub struct Follower {
+    bucket: Bucket,
+    /// Entries of the overlap that were seen.
+    seen: BTreeSet<Path>,
+    /// The newest that was seen, in milliseconds.
+    newest_ms: u64,
+    /// When it last looked, by the bucket's clock.
+    looked_ms: u64,
+    /// Since then nothing was missed.
+    current: Option<ragstone_env::Stopwatch>,
+}
+
+impl Gone {
+    pub(crate) fn new(bucket: Bucket) -> Self {
+        Self(bucket)
+    }
+
+    /// Tells all nodes that this is gone. On return it is in the log.
+    ///
+    /// # Errors
+    /// `Unavailable`: then it has to be told again.
+    pub async fn tell(&self, entry: &GoneEntry) -> Result<()> {
+        let bucket = &self.0;
+        bucket.env().fail_point("corpus.gone.tell")?;
+        let text = serde_json::to_string(entry)
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("write what is gone: {error}")))?;
+        // Never before what others have: whoever follows has seen that.
+        let listed =
+            bucket.list(&Path::from(GONE), Some(&name_at(bucket.now_ms().saturating_sub(overlap_ms())))).await?;
+        let newest_ms = listed.iter().filter_map(|object| time_of(&object.location)).max().unwrap_or_default();
+        let at_ms = bucket.now_ms().max(newest_ms);
+        loop {
+            let path = Path::from(format!("{GONE}/{at_ms:013}-{}", bucket.new_name()));
+            if bucket.create(&path, &text).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Follows the log from where a node saw it last, `None`: it never did.
+    pub fn follow(&self, since: Option<u64>) -> Follower {
+        let newest_ms = since.unwrap_or_default();
+        Follower { bucket: self.0.clone(), seen: BTreeSet::new(), newest_ms, looked_ms: newest_ms, current: None }
+    }
+}
+
+impl Follower {
+    /// Looks what is new. To be called once in an interval; whoever has applied it says so ([`applied`](Self::applied)).
+    ///
+    /// # Errors
+    /// `Unavailable` where the log cannot be listed or read.
+    pub async fn look(&mut self) -> Result<Followed> {
+        let bucket = self.bucket.clone();
+        let is_first = self.current.is_none() && self.seen.is_empty();
+        if is_first {
+            bucket.look_at_clock().await?;
+        }
+        let now_ms = bucket.now_ms();
+        let has_gap = is_first && self.looked_ms > 0 && now_ms.saturating_sub(self.looked_ms) >= kept_ms();
+        let from = name_at(self.newest_ms.saturating_sub(overlap_ms()));
+        let listed = bucket.list(&Path::from(GONE), Some(&from)).await?;
+        let mut followed = Followed { entries: Vec::new(), has_gap };
+        let mut seen = BTreeSet::new();
+        for object in listed {
+            let Some(at_ms) = time_of(&object.location) else { continue };
+            if !self.seen.contains(&object.location)
+                && let Some(there) = bucket.read(&object.location).await?
+            {
+                followed.entries.push(entry_of(&object.location, &there.bytes)?);
+            }
+            self.newest_ms = self.newest_ms.max(at_ms);
+            seen.insert(object.location);
+        }
+        self.seen = seen;
+        self.looked_ms = now_ms;
+        Ok(followed)
+    }
+
+    /// What the last look found is applied: the node is up to date. Where it saw the log last, to be kept over a restart.
+    pub fn applied(&mut self) -> u64 {
+        self.current = Some(self.bucket.env().stopwatch());
+        // What appears behind the newest is listed again.
+        self.looked_ms
+    }
+
+    /// What the last look found could not be applied: the next one finds it again.
+    pub fn failed(&mut self) {
+        self.seen.clear();
+    }
+
+    /// Whether it looked, and applied what it found, within three intervals.
+    pub fn is_current(&self) -> bool {
+        let most = self.bucket.interval().max(Duration::from_millis(100)) * MOST_MISSED;
+        self.current.as_ref().is_some_and(|since| since.elapsed() <= most)
+    }
+
+    /// Removes entries that every node has had time to see; how many.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn collect(&self) -> Result<usize> {
+        let bucket = &self.bucket;
+        let before_ms = bucket.now_ms().saturating_sub(kept_ms());
+        let mut removed = 0;
+        for object in bucket.list(&Path::from(GONE), None).await? {
+            if time_of(&object.location).is_some_and(|at_ms| at_ms < before_ms) {
+                bucket.remove(&object.location).await?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn overlap_ms() -> u64 {
+    OVERLAP.as_millis() as u64
+}
+
+fn kept_ms() -> u64 {
+    KEPT.as_millis() as u64
+}
+
+fn name_at(at_ms: u64) -> Path {
+    Path::from(format!("{GONE}/{at_ms:013}"))
+}
+
+fn time_of(path: &Path) -> Option<u64> {
+    path.filename()?.split_once('-')?.0.parse().ok()
+}
+
+fn entry_of(path: &Path, bytes: &[u8]) -> Result<GoneEntry> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let message = format!("the entry {path} of the log of what is gone cannot be read: {error}; upgrade this node");
+        Error::new(ErrorKind::Incompatible, message)
+    })
+}
