@@ -8,7 +8,7 @@ mod verifying;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_corpus::{Corpus, CorpusOptions};
+use ragstone_corpus::{Corpus, CorpusOptions, UpToDate};
 use ragstone_env::Env;
 use ragstone_env::damage::Damage;
 use ragstone_kernels::chat::Date;
@@ -43,6 +43,7 @@ use crate::jobs::Jobs;
 use crate::kernel_choice;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
+use crate::nodes::Joined;
 use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
 use crate::primer;
@@ -84,6 +85,8 @@ struct Inner {
     api_keys: ApiKeys,
     jobs: Jobs,
     processors: Turns,
+    /// Whether it knows what other nodes removed; `None`: there are none.
+    up_to_date: Option<UpToDate>,
 }
 
 impl Ragstone {
@@ -100,6 +103,7 @@ impl Ragstone {
         settings.validate()?;
         let runtime = Handle::current();
         let folders = folders.clone();
+        let joined = Joined::at(&settings, &folders.data, &env).await?;
         let (opened, settings, folders, env) = blocking(move || {
             settings.prepare_compute()?;
             std::fs::create_dir_all(&folders.data).map_err(|error| {
@@ -147,7 +151,10 @@ impl Ragstone {
         let options = corpus_options(&settings, &env);
         let reader = (&loaded.tokenizer, loaded.tokenizer_digest.as_str(), &settings.prompt);
         let earlier = |identity: &str| renewal::earlier(&catalog, identity, reader);
-        let corpus = Corpus::open_with(&folders.data.join("corpus"), Arc::new(passages), &earlier, options).await?;
+        let corpus = match &joined {
+            Some(joined) => Corpus::open_shared(joined.bucket.clone(), Arc::new(passages), &earlier, options).await?,
+            None => Corpus::open_with(&folders.data.join("corpus"), Arc::new(passages), &earlier, options).await?,
+        };
         let parts = Parts {
             settings,
             env,
@@ -156,6 +163,7 @@ impl Ragstone {
             store,
             object,
             corpus,
+            joined,
             catalog,
             encoder,
             reranker,
@@ -192,6 +200,11 @@ impl Ragstone {
     /// Whether the engine's thread runs.
     pub fn is_alive(&self) -> bool {
         self.inner.engine.is_alive()
+    }
+
+    /// Whether it knows what other nodes removed from the corpus. One that does not answers nothing.
+    pub fn is_up_to_date(&self) -> bool {
+        self.inner.up_to_date.as_ref().is_none_or(UpToDate::is_now)
     }
 
     /// Whether a question would be admitted now: asked before its body is read, so that overload costs little.

@@ -33,6 +33,7 @@ use crate::language_model::LanguageModel;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::manner::Manner;
+use crate::nodes::Joined;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
 use crate::renewal::Renewer;
@@ -56,6 +57,7 @@ pub(super) struct Parts {
     pub store: KvStore,
     pub object: Option<Arc<ObjectTier>>,
     pub corpus: Corpus,
+    pub joined: Option<Joined>,
     pub catalog: Arc<Catalog>,
     pub encoder: Arc<SentenceEncoder>,
     pub reranker: Option<Arc<CrossEncoder>>,
@@ -65,8 +67,21 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
-            self;
+        let Self {
+            settings,
+            env,
+            loaded,
+            known,
+            store,
+            object,
+            corpus,
+            joined,
+            catalog,
+            encoder,
+            reranker,
+            model_id,
+            runtime,
+        } = self;
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
         let layout = model.kv_layout();
         let device = device(&settings, &model)?;
@@ -107,6 +122,7 @@ impl Parts {
         });
         pipeline.restore_what_is_lost();
         let library = library(&pipeline, &corpus, &catalog, &jobs);
+        let up_to_date = joined.map(|joined| joined.follow(&library, &corpus, &pipeline.env, &jobs, &pipeline.runtime));
         let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
@@ -138,6 +154,7 @@ impl Parts {
             calibrator,
             jobs,
             processors,
+            up_to_date,
         })
     }
 }

@@ -32,7 +32,7 @@ use object_store::{
 };
 
 pub(super) use self::claims::{Claims, Held, deleted_meanwhile, end as end_claims, taken_over};
-pub use self::gone::{Followed, Follower, Gone, GoneEntry};
+pub use self::gone::{Followed, Follower, Gone, GoneEntry, UpToDate};
 pub(super) use self::leases::Lease;
 pub(super) use self::pointers::{
     Pointers, create as create_pointer, of as pointer_of, remove as remove_pointer, remove_orphans,
@@ -132,6 +132,11 @@ impl Bucket {
         let registry = ObjectStoreRegistry::default();
         registry.insert(bridge::SCHEME, Arc::new(bridge::Provider(self.0.store.clone())));
         (format!("{}://corpus/{TABLES}", bridge::SCHEME), Arc::new(registry))
+    }
+
+    /// The log of what was removed.
+    pub fn gone(&self) -> Gone {
+        Gone::new(self.clone())
     }
 
     /// The interval that it was opened with.

@@ -157,43 +157,6 @@ impl Corpus {
         Self::open_any(dir, encoder, Some(earlier), options).await
     }
 
-    /// As [`open_with`](Self::open_with), in object storage, which any number of nodes may do at once.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open)'s but the first; `Unavailable` where the bucket does not answer.
-    pub async fn open_shared(
-        bucket: Bucket,
-        encoder: Arc<dyn PassageEncoder>,
-        earlier: Earlier<'_>,
-        options: CorpusOptions,
-    ) -> Result<Self> {
-        options.check()?;
-        let (address, registry) = bucket.for_lance();
-        let session = Arc::new(Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry));
-        let connecting = lancedb::connect(&address).session(session).read_consistency_interval(bucket.interval());
-        let db = connecting.execute().await.map_err(failed("open the corpus in its bucket".to_owned()))?;
-        let pointers = Pointers::default();
-        let named = Self::named(&bucket, &pointers).await?;
-        let own = encoder.identity();
-        let mut embedders = HashMap::from([(own.clone(), Some(encoder.clone()))]);
-        let (mut collections, damaged) = (BTreeMap::new(), Damaged::default());
-        for (name, id) in named {
-            let opened = caught("open it", Collection::open_shared(&db, &bucket, (&name, &id))).await;
-            let mut collection = match opened.and_then(|opened| checked(opened, &own, true, "its bucket")) {
-                Ok(collection) => collection,
-                Err(error) => {
-                    damaged.note(&name, &error);
-                    continue;
-                }
-            };
-            let identity = collection.embedding().to_owned();
-            let embedder = embedders.entry(identity.clone()).or_insert_with(|| earlier(&identity)).clone();
-            collection.embedder = embedder.filter(|embedder| embedder.dimension() == collection.dimension());
-            collections.insert(name, Arc::new(collection));
-        }
-        Ok(Self::over(db, Home::Bucket(bucket, pointers), encoder, options, collections, damaged))
-    }
-
     async fn open_any(
         dir: &Path,
         encoder: Arc<dyn PassageEncoder>,

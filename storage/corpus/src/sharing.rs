@@ -1,14 +1,19 @@
 //! Collections that nodes share: which there are, as other nodes make and delete them too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lancedb::Session;
+
 use super::bucket::{Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, remove_pointer};
-use super::disk::caught;
+use super::damaged::Damaged;
+use super::disk::{caught, failed};
 use super::naming::{Stage, unknown};
 use super::table::{Collection, Shared};
-use super::{Corpus, checked, folders};
+use super::{
+    Corpus, CorpusOptions, Earlier, INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, PassageEncoder, checked, folders,
+};
 use crate::Result;
 
 /// Where the collections are.
@@ -40,9 +45,46 @@ impl Home {
 }
 
 impl Corpus {
+    /// As [`open_with`](Self::open_with), in object storage, which any number of nodes may do at once.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open)'s but the first; `Unavailable` where the bucket does not answer.
+    pub async fn open_shared(
+        bucket: Bucket,
+        encoder: Arc<dyn PassageEncoder>,
+        earlier: Earlier<'_>,
+        options: CorpusOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        let (address, registry) = bucket.for_lance();
+        let session = Arc::new(Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry));
+        let connecting = lancedb::connect(&address).session(session).read_consistency_interval(bucket.interval());
+        let db = connecting.execute().await.map_err(failed("open the corpus in its bucket".to_owned()))?;
+        let pointers = Pointers::default();
+        let named = pointers.all(&bucket).await?;
+        let own = encoder.identity();
+        let mut embedders = HashMap::from([(own.clone(), Some(encoder.clone()))]);
+        let (mut collections, damaged) = (BTreeMap::new(), Damaged::default());
+        for (name, id) in named {
+            let opened = caught("open it", Collection::open_shared(&db, &bucket, (&name, &id))).await;
+            let mut collection = match opened.and_then(|opened| checked(opened, &own, true, "its bucket")) {
+                Ok(collection) => collection,
+                Err(error) => {
+                    damaged.note(&name, &error);
+                    continue;
+                }
+            };
+            let identity = collection.embedding().to_owned();
+            let embedder = embedders.entry(identity.clone()).or_insert_with(|| earlier(&identity)).clone();
+            collection.embedder = embedder.filter(|embedder| embedder.dimension() == collection.dimension());
+            collections.insert(name, Arc::new(collection));
+        }
+        Ok(Self::over(db, Home::Bucket(bucket, pointers), encoder, options, collections, damaged))
+    }
+
     /// The log of what was removed; `None`: nobody shares this corpus.
     pub fn gone(&self) -> Option<Gone> {
-        self.bucket().map(|bucket| Gone::new(bucket.clone()))
+        self.bucket().map(Bucket::gone)
     }
 
     /// The bucket that it is in; `None`: it is in a folder, and no other node's.
@@ -133,11 +175,6 @@ impl Corpus {
                 self.find_elsewhere(name).await
             }
         }
-    }
-
-    /// The collections at a start.
-    pub(super) async fn named(bucket: &Bucket, pointers: &Pointers) -> Result<BTreeMap<String, String>> {
-        pointers.all(bucket).await
     }
 
     /// Removes tables that no collection has. Costs a listing of the bucket; for once in an hour, by any node.

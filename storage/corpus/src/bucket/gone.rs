@@ -10,6 +10,7 @@
 //! time. Entries are removed once they are [`KEPT`] old; a node that was away for longer starts without its KV.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use object_store::path::Path;
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Bucket;
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::Stopwatch;
+use ragstone_env::lock::locked;
 
 const GONE: &str = "gone";
 /// How far behind the newest entry others may still appear: nodes' clocks and slow requests.
@@ -25,13 +28,12 @@ const OVERLAP: Duration = Duration::from_secs(300);
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Intervals without a listing after which a node is not up to date any more.
 const MOST_MISSED: u32 = 3;
+/// No shorter interval is counted.
+const SHORTEST: Duration = Duration::from_millis(100);
 
-/// What went: of some tenants, or of everybody's.
+/// What went. Of every tenant's KV: who may read the text elsewhere has it computed again, as nodes do not know each other's keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoneEntry {
-    /// Whose KV; `None`: everybody's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenants: Option<BTreeSet<String>>,
     /// The segments of the KV store, as hexadecimal digests: nothing of a text can be read from them.
     pub segments: Vec<String>,
 }
@@ -45,7 +47,8 @@ pub struct Gone(Bucket);
 pub struct Followed {
     /// What is new, oldest first.
     pub entries: Vec<GoneEntry>,
-    /// The log does not reach back to what this node saw last: nobody can say what went meanwhile, so that all its KV has to go.
+    /// The log does not reach back to what this node saw last, or it never looked: nobody can say what went meanwhile, so that all its KV has
+    /// to go. Of the first look alone.
     pub has_gap: bool,
 }
 
@@ -59,8 +62,25 @@ pub struct Follower {
     newest_ms: u64,
     /// When it last looked, by the bucket's clock.
     looked_ms: u64,
-    /// Since then nothing was missed.
-    current: Option<ragstone_env::Stopwatch>,
+    /// It never looked before, also before its last start.
+    is_new: bool,
+    /// It looked since its last start.
+    has_looked: bool,
+    current: UpToDate,
+}
+
+/// Whether a node knows what others removed: it looked, and applied what it found, within three intervals. Clones share it.
+#[derive(Debug, Clone)]
+pub struct UpToDate {
+    since: Arc<Mutex<Option<Stopwatch>>>,
+    most: Duration,
+}
+
+impl UpToDate {
+    /// Whether it is now.
+    pub fn is_now(&self) -> bool {
+        locked(&self.since).as_ref().is_some_and(|since| since.elapsed() <= self.most)
+    }
 }
 
 impl Gone {
@@ -93,7 +113,10 @@ impl Gone {
     /// Follows the log from where a node saw it last, `None`: it never did.
     pub fn follow(&self, since: Option<u64>) -> Follower {
         let newest_ms = since.unwrap_or_default();
-        Follower { bucket: self.0.clone(), seen: BTreeSet::new(), newest_ms, looked_ms: newest_ms, current: None }
+        let most = self.0.interval().max(SHORTEST) * MOST_MISSED;
+        let current = UpToDate { since: Arc::default(), most };
+        let (seen, is_new) = (BTreeSet::new(), since.is_none());
+        Follower { bucket: self.0.clone(), seen, newest_ms, looked_ms: newest_ms, is_new, has_looked: false, current }
     }
 }
 
@@ -104,12 +127,12 @@ impl Follower {
     /// `Unavailable` where the log cannot be listed or read.
     pub async fn look(&mut self) -> Result<Followed> {
         let bucket = self.bucket.clone();
-        let is_first = self.current.is_none() && self.seen.is_empty();
-        if is_first {
+        if !self.has_looked {
             bucket.look_at_clock().await?;
         }
         let now_ms = bucket.now_ms();
-        let has_gap = is_first && self.looked_ms > 0 && now_ms.saturating_sub(self.looked_ms) >= kept_ms();
+        let is_late = self.is_new || now_ms.saturating_sub(self.looked_ms) >= kept_ms();
+        let has_gap = !self.has_looked && is_late;
         let from = name_at(self.newest_ms.saturating_sub(overlap_ms()));
         let listed = bucket.list(&Path::from(GONE), Some(&from)).await?;
         let mut followed = Followed { entries: Vec::new(), has_gap };
@@ -126,13 +149,13 @@ impl Follower {
         }
         self.seen = seen;
         self.looked_ms = now_ms;
+        self.has_looked = true;
         Ok(followed)
     }
 
     /// What the last look found is applied: the node is up to date. Where it saw the log last, to be kept over a restart.
     pub fn applied(&mut self) -> u64 {
-        self.current = Some(self.bucket.env().stopwatch());
-        // What appears behind the newest is listed again.
+        *locked(&self.current.since) = Some(self.bucket.env().stopwatch());
         self.looked_ms
     }
 
@@ -141,10 +164,9 @@ impl Follower {
         self.seen.clear();
     }
 
-    /// Whether it looked, and applied what it found, within three intervals.
-    pub fn is_current(&self) -> bool {
-        let most = self.bucket.interval().max(Duration::from_millis(100)) * MOST_MISSED;
-        self.current.as_ref().is_some_and(|since| since.elapsed() <= most)
+    /// Whether what it looks at is up to date, for whoever asks.
+    pub fn up_to_date(&self) -> UpToDate {
+        self.current.clone()
     }
 
     /// Removes entries that every node has had time to see; how many.
