@@ -56,8 +56,7 @@ use lancedb::query::{ColumnOrdering, QueryBase, Select};
 use lancedb::{ObjectStoreRegistry, Session};
 use serde::{Deserialize, Serialize};
 
-use self::bucket::Pointers;
-pub use self::bucket::{Bucket, BucketOptions, Followed, Follower, Gone, GoneEntry};
+pub use self::bucket::{Bucket, BucketOptions, Followed, Follower, Gone, GoneEntry, UpToDate};
 use self::changing::Changing;
 pub use self::course::{Course, Piece};
 use self::damaged::Damaged;

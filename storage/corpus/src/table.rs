@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
 use futures::TryStreamExt;
 use lancedb::arrow::SendableRecordBatchStream;
@@ -28,9 +28,9 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(super) use self::indexes::{TEXT_INDEX, text_index};
 pub(super) use self::shared::{Added, Change, Shared};
-use super::bucket::{Bucket, end_claims, remove_pointer};
+use super::bucket::Bucket;
 use super::checks::Checks;
-use super::disk::{caught, failed, files, io_failed, sync_folder};
+use super::disk::{failed, files};
 use super::folders::{discard, path_of};
 use super::naming::{Stage, table_at, unknown};
 use super::{PassageEncoder, schema};
