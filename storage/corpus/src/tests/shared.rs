@@ -1,6 +1,7 @@
 //! Several nodes on one bucket.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use object_store::memory::InMemory;
 use object_store::path::Path as Name;
@@ -11,21 +12,25 @@ use self::store::Shaky;
 use super::*;
 
 mod gone;
+mod moto;
+#[path = "../../../../tests/outside/mod.rs"]
+mod outside;
+#[path = "../../../../tests/s3_server/mod.rs"]
+mod s3_server;
 mod several;
 mod store;
 
-/// Without pauses, and with versions that nobody reads.
+/// Without pauses between commits.
 fn at_once() -> BucketOptions {
-    let zero = std::time::Duration::ZERO;
-    BucketOptions { interval: zero, readers: zero, ..BucketOptions::default() }
+    BucketOptions { interval: Duration::ZERO, ..BucketOptions::default() }
 }
 
 async fn node(store: &Arc<Shaky>) -> Corpus {
-    node_with(store.clone(), Env::system()).await.unwrap()
+    node_with(store.clone(), at_once(), Env::system()).await.unwrap()
 }
 
-async fn node_with(store: Arc<dyn ObjectStore>, env: Env) -> Result<Corpus> {
-    let bucket = Bucket::open(store, Name::from("a/b c"), at_once(), env.clone()).await?;
+async fn node_with(store: Arc<dyn ObjectStore>, options: BucketOptions, env: Env) -> Result<Corpus> {
+    let bucket = Bucket::open(store, Name::from("a/b c"), options, env.clone()).await?;
     let options = CorpusOptions { chunk_tokens: 18, env, ..CorpusOptions::default() };
     Corpus::open_shared(bucket, Arc::new(ENCODER), &|_| None, options).await
 }
@@ -92,7 +97,7 @@ async fn who_did_not_hear_of_a_deletion_writes_into_the_collection_that_is_there
 async fn a_store_that_creates_an_object_twice_is_refused() {
     let store = Shaky::new();
     store.ignores_create.store(true, Ordering::Relaxed);
-    let error = node_with(store.clone(), Env::system()).await.err().unwrap();
+    let error = node_with(store.clone(), at_once(), Env::system()).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Incompatible);
     assert!(error.to_string().contains("If-None-Match") && error.to_string().contains("MinIO"), "{error}");
     assert_eq!(store.names().await, [""; 0]);
@@ -123,7 +128,10 @@ async fn what_is_acknowledged_is_there_where_answers_are_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleted_text_leaves_the_bucket() {
     let store = Shaky::new();
-    let (a, b) = (node(&store).await, node(&store).await);
+    // Nobody reads superseded versions here.
+    let options = BucketOptions { readers: Duration::ZERO, ..at_once() };
+    let open = || node_with(store.clone(), options.clone(), Env::system());
+    let (a, b) = (open().await.unwrap(), open().await.unwrap());
     upsert(&a, &[document("keep", "A harmless text."), document("secret", "The password is zanzibar.")]).await;
     upsert(&b, &[document("other", "More of it, with another zanzibar.")]).await;
     assert!(store.has_text("zanzibar").await);

@@ -1,7 +1,5 @@
 //! The log of what was removed.
 
-use std::time::Duration;
-
 use super::*;
 
 fn entry(segment: &str) -> GoneEntry {

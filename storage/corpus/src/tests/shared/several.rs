@@ -1,7 +1,5 @@
 //! Writers and optimisers of several nodes at once.
 
-use std::time::Duration;
-
 use super::*;
 use crate::bucket::{Claims, Lease};
 
