@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lancedb::Session;
 
-use super::bucket::{Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, remove_pointer};
+use super::bucket::{Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, remove_pointer, sweep_claims};
 use super::damaged::Damaged;
 use super::disk::{caught, failed};
 use super::naming::{Stage, unknown};
@@ -177,15 +177,14 @@ impl Corpus {
         }
     }
 
-    /// Removes tables that no collection has. Costs a listing of the bucket; for once in an hour, by any node.
+    /// Removes tables that no collection has, and claims that nobody gave back. Costs listings of the bucket; for once in an hour, by any node.
     ///
     /// # Errors
     /// `Unavailable` where the bucket does not answer.
     pub async fn remove_orphans(&self) -> Result<usize> {
-        match &self.inner.home {
-            Home::Folder(_) => Ok(0),
-            Home::Bucket(bucket, pointers) => remove_orphans(bucket, pointers).await,
-        }
+        let Home::Bucket(bucket, pointers) = &self.inner.home else { return Ok(0) };
+        sweep_claims(bucket).await?;
+        remove_orphans(bucket, pointers).await
     }
 }
 

@@ -9,11 +9,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use object_store::path::Path;
 
-use super::{Bucket, Object};
+use super::{Bucket, Object, written_ms};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a claim lasts that nobody gives back.
 pub(super) const LASTS: Duration = Duration::from_secs(120);
+/// How old a claim must be to be removed: nobody is behind one any more.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+const CLAIMS: &str = "claims";
 /// Requests under way at once.
 const AT_ONCE: usize = 16;
 /// The first word of a claim that is in force, and of one whose document was deleted while it was added.
@@ -173,6 +176,16 @@ async fn end_one(bucket: &Bucket, path: Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes claims that nobody gave back, and those that say that their document was deleted.
+pub(crate) async fn sweep(bucket: &Bucket) -> Result<()> {
+    for object in bucket.list(&Path::from(CLAIMS), None).await? {
+        if bucket.now_ms().saturating_sub(written_ms(&object)) >= FORGOTTEN.as_millis() as u64 {
+            bucket.remove(&object.location).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether a claim is in nobody's way any more. Pure.
 fn is_over(there: &Object, now_ms: u64) -> bool {
     let is_old = now_ms.saturating_sub(there.written_ms) >= LASTS.as_millis() as u64;
@@ -181,7 +194,7 @@ fn is_over(there: &Object, now_ms: u64) -> bool {
 
 fn path_of(collection: &str, document: &str) -> Path {
     let digest = blake3::hash(document.as_bytes()).to_hex();
-    Path::from_iter(["claims", collection, digest.as_str()])
+    Path::from_iter([CLAIMS, collection, digest.as_str()])
 }
 
 /// Whose document was deleted while it was added.

@@ -28,6 +28,8 @@ const OVERLAP: Duration = Duration::from_secs(300);
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Intervals without a listing after which a node is not up to date any more.
 const MOST_MISSED: u32 = 3;
+/// How often it is looked how far this node's clock is from the bucket's.
+const CLOCK: Duration = Duration::from_secs(60);
 /// No shorter interval is counted.
 const SHORTEST: Duration = Duration::from_millis(100);
 
@@ -66,6 +68,8 @@ pub struct Follower {
     is_new: bool,
     /// It looked since its last start.
     has_looked: bool,
+    /// Since it looked at the bucket's clock.
+    clock: Option<Stopwatch>,
     current: UpToDate,
 }
 
@@ -116,7 +120,7 @@ impl Gone {
         let most = self.0.interval().max(SHORTEST) * MOST_MISSED;
         let current = UpToDate { since: Arc::default(), most };
         let (seen, is_new) = (BTreeSet::new(), since.is_none());
-        Follower { bucket: self.0.clone(), seen, newest_ms, looked_ms: newest_ms, is_new, has_looked: false, current }
+        Follower { bucket: self.0.clone(), seen, newest_ms, looked_ms: newest_ms, is_new, has_looked: false, clock: None, current }
     }
 }
 
@@ -127,8 +131,9 @@ impl Follower {
     /// `Unavailable` where the log cannot be listed or read.
     pub async fn look(&mut self) -> Result<Followed> {
         let bucket = self.bucket.clone();
-        if !self.has_looked {
+        if self.clock.as_ref().is_none_or(|since| since.elapsed() >= CLOCK) {
             bucket.look_at_clock().await?;
+            self.clock = Some(bucket.env().stopwatch());
         }
         let now_ms = bucket.now_ms();
         let is_late = self.is_new || now_ms.saturating_sub(self.looked_ms) >= kept_ms();

@@ -1,9 +1,10 @@
 //! An upsert on its way: what is cut and embedded beside others, and committed in the turn to write.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use super::{
-    ASK_EVERY, Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes,
+    Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes,
     ids, whole,
 };
 use crate::bucket::{Bucket, Claims, Held, deleted_meanwhile, taken_over};
@@ -12,6 +13,11 @@ use crate::table::{Collection, Writer};
 use crate::{Corpus, Departures, Passage};
 use crate::{ErrorKind, Result};
 use ragstone_documents::Document;
+
+/// As [`GROUP_PASSAGES`], in object storage, where there is a commit in a second.
+const SHARED_PASSAGES: usize = 256;
+/// Between two looks whether another node has added a document.
+const WAIT: Duration = Duration::from_millis(500);
 
 pub(super) struct Upserting<'a> {
     corpus: &'a Corpus,
@@ -62,7 +68,8 @@ impl<'a> Upserting<'a> {
             };
             group.changes.push(change);
             group.passages.push(passages);
-            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES;
+            let most = if self.into.table.shared().is_some() { SHARED_PASSAGES } else { GROUP_PASSAGES };
+            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= most;
             if !is_full && changes.peek().is_some() {
                 // To cut a long document takes a while, too.
                 going = self.course.asked(self.state)?;
@@ -91,7 +98,7 @@ impl<'a> Upserting<'a> {
             if self.course.asked(self.state)? == Going::Enough {
                 return Ok(group.changes.first().map(|change| change.at));
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(WAIT).await;
         };
         self.claims = Some(Claimed::new(shared.bucket.clone(), claims));
         let committed = self.commit_group(group).await;
