@@ -31,9 +31,7 @@ use object_store::{
     Error as StoreError, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, UpdateVersion,
 };
 
-pub(super) use self::claims::{
-    Claims, Held, deleted_meanwhile, end as end_claims, sweep as sweep_claims, taken_over,
-};
+pub(super) use self::claims::{Claims, Held, deleted_meanwhile, end as end_claims, sweep as sweep_claims, taken_over};
 pub use self::gone::{Followed, Follower, Gone, GoneEntry, UpToDate};
 pub(super) use self::leases::Lease;
 pub(super) use self::pointers::{

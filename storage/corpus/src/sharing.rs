@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use lancedb::Session;
 
-use super::bucket::{Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, remove_pointer, sweep_claims};
+use super::bucket::{
+    Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, remove_pointer, sweep_claims,
+};
 use super::damaged::Damaged;
 use super::disk::{caught, failed};
 use super::naming::{Stage, unknown};

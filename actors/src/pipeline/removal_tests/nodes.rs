@@ -37,7 +37,7 @@ async fn ask(ragstone: &Ragstone) -> Vec<String> {
     let messages = vec![ChatMessage::new("user", "What is the lamp of Orvik?")];
     let input = Input::Chat { messages, tools: Vec::new(), context: Some(context) };
     let answer = answer(ragstone, question(input, Reuse::Auto, 2)).await;
-    answer.finish.citations.iter().map(|citation| citation.document_id.clone()).collect()
+    answer.citations.iter().map(|citation| citation.document_id.clone()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

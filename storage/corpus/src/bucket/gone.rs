@@ -120,7 +120,16 @@ impl Gone {
         let most = self.0.interval().max(SHORTEST) * MOST_MISSED;
         let current = UpToDate { since: Arc::default(), most };
         let (seen, is_new) = (BTreeSet::new(), since.is_none());
-        Follower { bucket: self.0.clone(), seen, newest_ms, looked_ms: newest_ms, is_new, has_looked: false, clock: None, current }
+        Follower {
+            bucket: self.0.clone(),
+            seen,
+            newest_ms,
+            looked_ms: newest_ms,
+            is_new,
+            has_looked: false,
+            clock: None,
+            current,
+        }
     }
 }
 

@@ -4,8 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::{
-    Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes,
-    ids, whole,
+    Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes, ids, whole,
 };
 use crate::bucket::{Bucket, Claims, Held, deleted_meanwhile, taken_over};
 use crate::course::{Course, Destination, Piece};
