@@ -63,9 +63,10 @@ impl Joined {
         if follower.look().await?.has_gap {
             tracing::info!("this node cannot know what others removed before: it begins without stored KV");
             blocking(move || forget(&kv)).await?;
+        } else {
+            // It is applied once the store is open.
+            follower.failed();
         }
-        // It is applied once the store is open.
-        follower.failed();
         Ok(Some(Self { bucket, follower, seen }))
     }
 

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::future::join_all;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ use ragstone_env::Stopwatch;
 use ragstone_env::lock::locked;
 
 const GONE: &str = "gone";
+/// Entries that are read at once.
+const AT_ONCE: usize = 16;
 /// How far behind the newest entry others may still appear: nodes' clocks and slow requests.
 const OVERLAP: Duration = Duration::from_secs(300);
 /// How long entries stay.
@@ -60,8 +63,9 @@ pub struct Follower {
     bucket: Bucket,
     /// Entries of the overlap that were seen.
     seen: BTreeSet<Path>,
-    /// The newest that was seen, in milliseconds.
+    /// The newest that was seen, in milliseconds, and that was applied.
     newest_ms: u64,
+    applied_ms: u64,
     /// When it last looked, by the bucket's clock.
     looked_ms: u64,
     /// It never looked before, also before its last start.
@@ -124,6 +128,7 @@ impl Gone {
             bucket: self.0.clone(),
             seen,
             newest_ms,
+            applied_ms: newest_ms,
             looked_ms: newest_ms,
             is_new,
             has_looked: false,
@@ -139,6 +144,14 @@ impl Follower {
     /// # Errors
     /// `Unavailable` where the log cannot be listed or read.
     pub async fn look(&mut self) -> Result<Followed> {
+        let looked = self.look_once().await;
+        if looked.is_err() {
+            self.failed();
+        }
+        looked
+    }
+
+    async fn look_once(&mut self) -> Result<Followed> {
         let bucket = self.bucket.clone();
         if self.clock.as_ref().is_none_or(|since| since.elapsed() >= CLOCK) {
             bucket.look_at_clock().await?;
@@ -151,15 +164,26 @@ impl Follower {
         let listed = bucket.list(&Path::from(GONE), Some(&from)).await?;
         let mut followed = Followed { entries: Vec::new(), has_gap };
         let mut seen = BTreeSet::new();
+        let mut new = Vec::new();
         for object in listed {
             let Some(at_ms) = time_of(&object.location) else { continue };
-            if !self.seen.contains(&object.location)
-                && let Some(there) = bucket.read(&object.location).await?
-            {
-                followed.entries.push(entry_of(&object.location, &there.bytes)?);
+            // Where all KV goes, nobody asks what else was removed.
+            if !self.seen.contains(&object.location) && !has_gap {
+                new.push(object.location.clone());
             }
             self.newest_ms = self.newest_ms.max(at_ms);
             seen.insert(object.location);
+        }
+        for some in new.chunks(AT_ONCE) {
+            let mut reading = Vec::with_capacity(some.len());
+            for path in some {
+                reading.push(bucket.read(path));
+            }
+            for (path, there) in some.iter().zip(join_all(reading).await) {
+                if let Some(there) = there? {
+                    followed.entries.push(entry_of(path, &there.bytes)?);
+                }
+            }
         }
         self.seen = seen;
         self.looked_ms = now_ms;
@@ -169,6 +193,7 @@ impl Follower {
 
     /// What the last look found is applied: the node is up to date. Where it saw the log last, to be kept over a restart.
     pub fn applied(&mut self) -> u64 {
+        self.applied_ms = self.newest_ms;
         *locked(&self.current.since) = Some(self.bucket.env().stopwatch());
         self.looked_ms
     }
@@ -176,6 +201,7 @@ impl Follower {
     /// What the last look found could not be applied: the next one finds it again.
     pub fn failed(&mut self) {
         self.seen.clear();
+        self.newest_ms = self.applied_ms;
     }
 
     /// Whether what it looks at is up to date, for whoever asks.

@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     removals: AtomicU64,
     /// When its files were last rewritten without what was deleted, and how many removals there had been.
     pub(super) rewritten: Mutex<Option<(Stopwatch, u64)>>,
+    /// When it was last looked whether its indexes and files want care.
+    pub(super) tidied: Mutex<Option<Stopwatch>>,
     /// When its superseded versions were last removed.
     pub(super) pruned: Mutex<Option<Stopwatch>>,
 }
@@ -104,6 +106,7 @@ impl Shared {
             queue: Mutex::default(),
             removals: AtomicU64::new(0),
             rewritten: Mutex::default(),
+            tidied: Mutex::default(),
             pruned: Mutex::default(),
         })
     }

@@ -25,6 +25,8 @@ const ROWS_PER_FRAGMENT: usize = 512;
 const FRAGMENT_ROWS: usize = 65_536;
 /// Every commit makes a version; past this many the superseded ones are removed.
 const VERSIONS: usize = 32;
+/// Between two looks at a table in object storage: each costs requests, and what is not indexed yet is scanned.
+const CARE: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Writer<'_> {
     /// Brings the indexes up to date and removes what is superseded, where enough of it has gathered.
@@ -39,6 +41,11 @@ impl Writer<'_> {
             }
             return Ok(());
         };
+        let is_early = locked(&shared.tidied).as_ref().is_some_and(|since| since.elapsed() < CARE);
+        if is_early {
+            return Ok(());
+        }
+        *locked(&shared.tidied) = Some(shared.bucket.env().stopwatch());
         // What another node does, or what fails because others wrote, is done by the next one who looks.
         let Some(mut lease) = lease_of(shared).await? else { return Ok(()) };
         let tidied = async {

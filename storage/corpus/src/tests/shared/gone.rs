@@ -84,10 +84,21 @@ async fn a_node_that_comes_back_hears_what_it_missed_or_that_nobody_can_say() {
     log.tell(&entry("missed")).await.unwrap();
     let followed = log.follow(Some(since)).look().await.unwrap();
     assert_eq!((segments(&followed), followed.has_gap), (vec!["missed"], false));
+    // Much was missed, and could not be applied at once.
+    store.ahead_ms.store(3600 * 1000, Ordering::Relaxed);
+    bucket(&store, &env).await.gone().tell(&entry("later")).await.unwrap();
+    let mut follower = log.follow(Some(since));
+    for _ in 0..2 {
+        assert_eq!(segments(&follower.look().await.unwrap()), ["missed", "later"]);
+        follower.failed();
+    }
+    follower.look().await.unwrap();
+    follower.applied();
+    assert_eq!(follower.look().await.unwrap().entries, []);
     // A week later the log is collected, and a node that was away for longer cannot know.
     store.ahead_ms.store(8 * 24 * 3600 * 1000, Ordering::Relaxed);
     let mut later = log.follow(Some(since));
     assert!(later.look().await.unwrap().has_gap);
-    assert_eq!(later.collect().await.unwrap(), 1);
+    assert_eq!(later.collect().await.unwrap(), 2);
     assert_eq!(later.collect().await.unwrap(), 0);
 }
