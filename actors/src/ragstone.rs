@@ -1,5 +1,6 @@
 //! The running program: models, store, corpus and workers of one data folder.
 
+mod opening;
 mod parts;
 mod reading;
 mod tiers;
@@ -8,7 +9,7 @@ mod verifying;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_corpus::{Corpus, CorpusOptions, UpToDate};
+use ragstone_corpus::{Corpus, UpToDate};
 use ragstone_env::Env;
 use ragstone_env::damage::Damage;
 use ragstone_kernels::chat::Date;
@@ -24,6 +25,7 @@ use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::object::ObjectTier;
 use tokio::runtime::Handle;
 
+use self::opening::{corpus, corpus_options, create};
 use self::parts::Parts;
 use crate::api_keys::ApiKeys;
 use crate::blend::Known;
@@ -106,12 +108,7 @@ impl Ragstone {
         let joined = Joined::at(&settings, &folders.data, &env).await?;
         let (opened, settings, folders, env) = blocking(move || {
             settings.prepare_compute()?;
-            std::fs::create_dir_all(&folders.data).map_err(|error| {
-                Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("{}: cannot create the folder: {error}", folders.data.display()),
-                )
-            })?;
+            create(&folders.data)?;
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             kernel_choice::choose(Some(&catalog))?;
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
@@ -151,10 +148,7 @@ impl Ragstone {
         let options = corpus_options(&settings, &env);
         let reader = (&loaded.tokenizer, loaded.tokenizer_digest.as_str(), &settings.prompt);
         let earlier = |identity: &str| renewal::earlier(&catalog, identity, reader);
-        let corpus = match &joined {
-            Some(joined) => Corpus::open_shared(joined.bucket.clone(), Arc::new(passages), &earlier, options).await?,
-            None => Corpus::open_with(&folders.data.join("corpus"), Arc::new(passages), &earlier, options).await?,
-        };
+        let corpus = corpus(joined.as_ref(), &folders.data, passages, &earlier, options).await?;
         let parts = Parts {
             settings,
             env,
@@ -163,14 +157,13 @@ impl Ragstone {
             store,
             object,
             corpus,
-            joined,
             catalog,
             encoder,
             reranker,
             model_id: folders.model_id,
             runtime,
         };
-        let inner = parts.start()?;
+        let inner = parts.start(joined)?;
         if let Err(error) = inner.library.recover().await {
             tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
         }
@@ -435,14 +428,5 @@ impl Ragstone {
             catalog.flush()
         })
         .await
-    }
-}
-
-fn corpus_options(settings: &Settings, env: &Env) -> CorpusOptions {
-    CorpusOptions {
-        chunk_tokens: settings.chunk_tokens,
-        chunk_overlap_tokens: settings.chunk_overlap_tokens,
-        vector_index_rows: settings.vector_index_rows,
-        env: env.clone(),
     }
 }

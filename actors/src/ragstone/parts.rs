@@ -57,7 +57,6 @@ pub(super) struct Parts {
     pub store: KvStore,
     pub object: Option<Arc<ObjectTier>>,
     pub corpus: Corpus,
-    pub joined: Option<Joined>,
     pub catalog: Arc<Catalog>,
     pub encoder: Arc<SentenceEncoder>,
     pub reranker: Option<Arc<CrossEncoder>>,
@@ -66,22 +65,9 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub fn start(self) -> Result<Inner> {
-        let Self {
-            settings,
-            env,
-            loaded,
-            known,
-            store,
-            object,
-            corpus,
-            joined,
-            catalog,
-            encoder,
-            reranker,
-            model_id,
-            runtime,
-        } = self;
+    pub fn start(self, joined: Option<Joined>) -> Result<Inner> {
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
+            self;
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
         let layout = model.kv_layout();
         let device = device(&settings, &model)?;
