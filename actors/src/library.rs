@@ -13,6 +13,7 @@
 //! that it may read, so that nobody keeps or learns anything by what others have. Whoever has the very text of another can still have that one's KV
 //! computed again, by adding the text and deleting it.
 
+mod elsewhere;
 mod naming;
 mod preview;
 mod settling;
@@ -195,7 +196,10 @@ impl Library {
             Ok(noted.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>())
         };
         let missing = blocking(noting).await?;
-        missing.iter().filter(|name| !removed(name)).for_each(|name| self.0.corpus.miss(name));
+        // Another node may have deleted it.
+        if self.0.corpus.bucket().is_none() {
+            missing.iter().filter(|name| !removed(name)).for_each(|name| self.0.corpus.miss(name));
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The running program: models, store, corpus and workers of one data folder.
 
+mod opening;
 mod parts;
 mod reading;
 mod tiers;
@@ -8,7 +9,7 @@ mod verifying;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_corpus::{Corpus, CorpusOptions};
+use ragstone_corpus::{Corpus, UpToDate};
 use ragstone_env::Env;
 use ragstone_env::damage::Damage;
 use ragstone_kernels::chat::Date;
@@ -25,6 +26,7 @@ use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::object::ObjectTier;
 use tokio::runtime::Handle;
 
+use self::opening::{corpus, corpus_options, create};
 use self::parts::Parts;
 use crate::api_keys::ApiKeys;
 use crate::blend::Known;
@@ -44,6 +46,7 @@ use crate::jobs::Jobs;
 use crate::kernel_choice;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
+use crate::nodes::Joined;
 use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
 use crate::primer;
@@ -85,6 +88,8 @@ struct Inner {
     api_keys: ApiKeys,
     jobs: Jobs,
     processors: Turns,
+    /// Whether it knows what other nodes removed; `None`: there are none.
+    up_to_date: Option<UpToDate>,
 }
 
 impl Ragstone {
@@ -101,14 +106,10 @@ impl Ragstone {
         settings.validate()?;
         let runtime = Handle::current();
         let folders = folders.clone();
+        let joined = Joined::at(&settings, &folders.data, &env).await?;
         let (opened, settings, folders, env) = blocking(move || {
             settings.prepare_compute()?;
-            std::fs::create_dir_all(&folders.data).map_err(|error| {
-                Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("{}: cannot create the folder: {error}", folders.data.display()),
-                )
-            })?;
+            create(&folders.data)?;
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             kernel_choice::choose(Some(&catalog))?;
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
@@ -148,7 +149,7 @@ impl Ragstone {
         let options = corpus_options(&settings, &env);
         let reader = (&loaded.tokenizer, loaded.tokenizer_digest.as_str(), &settings.prompt);
         let earlier = |identity: &str| renewal::earlier(&catalog, identity, reader);
-        let corpus = Corpus::open_with(&folders.data.join("corpus"), Arc::new(passages), &earlier, options).await?;
+        let corpus = corpus(joined.as_ref(), &folders.data, passages, &earlier, options).await?;
         let parts = Parts {
             settings,
             env,
@@ -163,7 +164,7 @@ impl Ragstone {
             model_id: folders.model_id,
             runtime,
         };
-        let inner = parts.start()?;
+        let inner = parts.start(joined)?;
         if let Err(error) = inner.library.recover().await {
             tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
         }
@@ -193,6 +194,11 @@ impl Ragstone {
     /// Whether the engine's thread runs.
     pub fn is_alive(&self) -> bool {
         self.inner.engine.is_alive()
+    }
+
+    /// Whether it knows what other nodes removed from the corpus. One that does not answers nothing.
+    pub fn is_up_to_date(&self) -> bool {
+        self.inner.up_to_date.as_ref().is_none_or(UpToDate::is_now)
     }
 
     /// Whether a question would be admitted now: asked before its body is read, so that overload costs little.
@@ -428,14 +434,5 @@ impl Ragstone {
             catalog.flush()
         })
         .await
-    }
-}
-
-fn corpus_options(settings: &Settings, env: &Env) -> CorpusOptions {
-    CorpusOptions {
-        chunk_tokens: settings.chunk_tokens,
-        chunk_overlap_tokens: settings.chunk_overlap_tokens,
-        vector_index_rows: settings.vector_index_rows,
-        env: env.clone(),
     }
 }

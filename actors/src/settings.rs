@@ -55,6 +55,11 @@ pub struct Settings {
     pub disk_policy: PolicyKind,
     /// The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`; none given: no object tier.
     pub object_url: Option<String>,
+    /// Where the corpus is that nodes share, such as `s3://bucket/prefix`, reached by `object_options`, too; none given: in the data folder, and
+    /// no other node's.
+    pub corpus_url: Option<String>,
+    /// How often this node commits to a collection of that corpus at most, and looks what others changed there, in milliseconds.
+    pub corpus_interval_ms: u64,
     /// How to reach it, such as `endpoint`, `region` or `allow_http`; the cloud's environment variables count, too.
     pub object_options: ConnectionOptions,
     /// How KV is written into the bucket: `plain`; `zstd`, compressed without loss; or `q8`, 8 bits an element: about half
@@ -170,6 +175,8 @@ impl Default for Settings {
             host_policy: PolicyKind::Adaptive,
             disk_policy: PolicyKind::Adaptive,
             object_url: None,
+            corpus_url: None,
+            corpus_interval_ms: 1000,
             object_options: ConnectionOptions::default(),
             object_codec: Codec::Plain,
             object_ttl_s: 0,
@@ -237,8 +244,9 @@ impl Settings {
         if !self.prices.is_valid() {
             return bad("prices", "must be numbers that are not negative");
         }
-        if self.object_url.is_none() && self.object_options != ConnectionOptions::default() {
-            return bad("object_options", "has no meaning without `object_url`");
+        if self.object_url.is_none() && self.corpus_url.is_none() && self.object_options != ConnectionOptions::default()
+        {
+            return bad("object_options", "has no meaning without `object_url` or `corpus_url`");
         }
         if self.object_url.is_none() && (self.object_ttl_s > 0 || self.object_max_bytes > 0) {
             return bad("object_ttl_s", "and `object_max_bytes` have no meaning without `object_url`");
@@ -253,6 +261,18 @@ impl Settings {
         let timeout = Duration::from_millis(self.object_timeout_ms);
         let capacity_bytes = self.object_max_bytes;
         Some(ObjectOptions { options, codec, timeout, capacity_bytes, ..ObjectOptions::new(url) })
+    }
+
+    /// The bucket of the corpus, if it is in one.
+    pub fn corpus(&self) -> Option<ObjectOptions> {
+        let url = self.corpus_url.as_ref()?;
+        let timeout = Duration::from_millis(self.object_timeout_ms);
+        Some(ObjectOptions { options: self.object_options.clone(), timeout, ..ObjectOptions::new(url) })
+    }
+
+    /// How often this node looks at what others changed in the corpus.
+    pub fn corpus_interval(&self) -> Duration {
+        Duration::from_millis(self.corpus_interval_ms)
     }
 
     /// How the engine runs.

@@ -91,6 +91,7 @@ pub async fn measure(settings: Settings, options: Options) -> Result<Report> {
     let settings = Settings {
         calibrate_when_idle: false,
         object_url: None,
+        corpus_url: None,
         object_options: Default::default(),
         object_ttl_s: 0,
         object_max_bytes: 0,

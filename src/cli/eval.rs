@@ -149,7 +149,7 @@ async fn open(config: &Config) -> Result<(Ragstone, TempDir)> {
     let mut settings = config.settings.clone();
     settings.disk_bytes = settings.disk_bytes.min(MOST_DISK_BYTES);
     // What is measured neither goes to a shared bucket nor comes from there.
-    settings.object_url = None;
+    (settings.object_url, settings.corpus_url) = (None, None);
     settings.object_options = ConnectionOptions::default();
     (settings.object_ttl_s, settings.object_max_bytes) = (0, 0);
     // An answer is measured only where its passages were loaded as the mode says: none is computed because that is faster.

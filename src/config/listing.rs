@@ -76,8 +76,8 @@ fn flatten(prefix: &str, value: Value, into: &mut Map<String, Value>) {
 
 fn shown(key: &str, value: Value) -> Value {
     // A URL may name a user with a password.
-    let is_secret =
-        matches!(key, "object_url" | "otlp_endpoint") && value.as_str().is_some_and(|url| url.contains(['@', '?']));
+    let is_secret = matches!(key, "object_url" | "corpus_url" | "otlp_endpoint")
+        && value.as_str().is_some_and(|url| url.contains(['@', '?']));
     if is_secret { HIDDEN.into() } else { value }
 }
 

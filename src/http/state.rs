@@ -175,14 +175,20 @@ impl State {
     /// The store and the models.
     ///
     /// # Errors
-    /// `Unavailable` while they are loading, and when the service stops.
+    /// `Unavailable` while they are loading, when the service stops, and while it does not know what other nodes removed.
     pub fn opened(&self) -> Result<&Opened> {
         if self.is_closing() {
             return Err(Error::new(ErrorKind::Unavailable, "the service is stopping"));
         }
-        self.opened.get().ok_or_else(|| {
+        let opened = self.opened.get().ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "the service is loading its model; try again in a moment (see /readyz)")
-        })
+        })?;
+        // What others deleted meanwhile must not be served.
+        if !opened.ragstone.is_up_to_date() {
+            let message = "this node could not look at the corpus's bucket for three times `corpus_interval_ms`: ask another node, or try again";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        Ok(opened)
     }
 
     /// Whether the service is stopping.

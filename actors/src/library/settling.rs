@@ -62,9 +62,13 @@ impl Library {
             sum.add(match &reach {
                 Reach::Everyone => {
                     let absent = self.absent(&passages, |_| true).await?;
+                    self.tell_nodes(passages.iter().filter(|passage| absent.contains(&passage.id))).await?;
                     self.withdraw(None, &passages, &absent).await?
                 }
-                Reach::Each { asks } => self.withdraw_each(asks.as_deref(), &passages).await?,
+                Reach::Each { asks } => {
+                    self.tell_nodes(passages.iter()).await?;
+                    self.withdraw_each(asks.as_deref(), &passages).await?
+                }
             });
         }
         let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());

@@ -1,6 +1,8 @@
 //! Collections that are removed while they are ingested: whatever the ingest is in the middle of, nothing of it is written behind the
 //! removal.
 
+mod nodes;
+
 use std::time::Duration;
 
 use ragstone_documents::Document;

@@ -33,6 +33,7 @@ use crate::language_model::LanguageModel;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::manner::Manner;
+use crate::nodes::Joined;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
 use crate::renewal::Renewer;
@@ -64,7 +65,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub fn start(self) -> Result<Inner> {
+    pub fn start(self, joined: Option<Joined>) -> Result<Inner> {
         let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
             self;
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
@@ -108,6 +109,7 @@ impl Parts {
         });
         pipeline.restore_what_is_lost();
         let library = library(&pipeline, &corpus, &catalog, &jobs);
+        let up_to_date = joined.map(|joined| joined.follow(&library, &corpus, &pipeline.env, &jobs, &pipeline.runtime));
         let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
@@ -139,6 +141,7 @@ impl Parts {
             calibrator,
             jobs,
             processors,
+            up_to_date,
         })
     }
 }

@@ -115,6 +115,18 @@ pub const TABLE: &[Definition] = &[
          disk's pace. Until then a damaged file's metadata, vectors and token ids may be served; its words never are.",
     ),
     setting("object_url", "The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`.").by_default("none").under("A bucket for several nodes"),
+    setting(
+        "corpus_url",
+        "The bucket that nodes keep one corpus in, such as `s3://bucket/corpus`; `object_options` count for it, too. Several nodes may add, delete \
+         and ask. See docs/nodes.md.",
+    )
+    .by_default("none: the corpus is in the data folder"),
+    setting(
+        "corpus_interval_ms",
+        "How often this node commits to a collection of that corpus at most, and how old what it sees of other nodes' changes may be, in \
+         milliseconds. A node that could not look for three times as long answers 503.",
+    )
+    .within(100, 60_000),
     setting("object_options", "How the bucket is reached, such as `object_options.endpoint` or `object_options.region`.")
         .by_default("none"),
     setting(

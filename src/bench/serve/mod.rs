@@ -95,7 +95,7 @@ async fn prepare(config: &Config, setup: Setup, folder: &Path) -> Result<Config>
     surface.health_listen = None;
     // What is measured is how fast blending is; with random weights there is nothing to calibrate.
     (settings.blend_uncalibrated, settings.calibrate_when_idle) = (true, false);
-    settings.object_url = None;
+    (settings.object_url, settings.corpus_url) = (None, None);
     settings.object_options = Default::default();
     (settings.object_ttl_s, settings.object_max_bytes) = (0, 0);
     // Abandoned requests may keep their places for a while.

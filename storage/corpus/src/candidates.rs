@@ -173,6 +173,7 @@ mod tests {
             passage: passage(n, text),
             tokenizer: String::new(),
             row: n as u64,
+            generation: 0,
         };
         texts.iter().enumerate().map(stored).zip((0..100).map(|n| 1.0 - n as f32 / 100.0)).collect()
     }

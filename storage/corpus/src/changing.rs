@@ -8,6 +8,7 @@ use super::disk::caught;
 use super::folders;
 use super::ingest::Going;
 use super::naming::{Stage, tenant_of};
+use super::sharing::Home;
 use super::table::Collection;
 use super::{Corpus, Departures, Inner, MOST_COLLECTIONS, MOST_OF_TENANT};
 use crate::{Error, ErrorKind, Result};
@@ -32,6 +33,11 @@ impl Drop for Making {
 }
 
 impl Changing {
+    /// Whether a table of that name is being made.
+    pub fn is_made(&self, name: &str) -> bool {
+        locked(&self.made).contains(name)
+    }
+
     /// Takes a place for a collection that is not among `there`.
     ///
     /// # Errors
@@ -82,7 +88,7 @@ impl Corpus {
         if let Some(table) = self.served(name).await {
             return Ok(Some(table));
         }
-        let Inner { folder, changing, collections, .. } = &*self.inner;
+        let Inner { home, changing, collections, .. } = &*self.inner;
         let turn = changing.names.lock(name).await;
         if let Some(table) = self.served(name).await {
             return Ok(Some(table));
@@ -97,7 +103,10 @@ impl Corpus {
             let there = collections.lock().await;
             changing.make(name, &there)?
         };
-        if folders::path_of(folder, name, Stage::Serving).exists() {
+        if let Some(other) = self.found_elsewhere(name).await? {
+            return Ok(Some(other));
+        }
+        if home.path_of(name, Stage::Serving).is_some_and(|path| path.exists()) {
             let message =
                 format!("the files of a collection `{name}` that was deleted are still read; try again in a moment");
             return Err(Error::new(ErrorKind::Unavailable, message));
@@ -106,8 +115,12 @@ impl Corpus {
         // It goes on if its caller leaves: files without their index would be in everybody's way.
         let made = tokio::spawn(async move {
             let _held = (turn, place);
-            let Inner { db, folder, encoder, collections, options, .. } = &*corpus.inner;
+            let Inner { db, home, encoder, collections, options, .. } = &*corpus.inner;
             options.env.fail_point("corpus.create")?;
+            let folder = match home {
+                Home::Folder(folder) => folder,
+                Home::Bucket(bucket, _) => return corpus.create_shared(bucket, &name).await.map(Some),
+            };
             let table = Collection::create(db, folder, (&name, Stage::Serving), encoder.clone()).await.map(Arc::new)?;
             collections.lock().await.insert(name, Arc::clone(&table));
             Ok(Some(table))
@@ -115,6 +128,15 @@ impl Corpus {
         made.await.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::Internal, "making a collection broke off").with_source(error))
         })
+    }
+
+    /// A collection that another node made.
+    async fn found_elsewhere(&self, name: &str) -> Result<Option<Arc<Collection>>> {
+        match self.find_elsewhere(name).await {
+            Ok(table) => Ok(Some(table)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// One that was dropped is none, also where whoever dropped it was cut off there.
@@ -152,7 +174,7 @@ impl Corpus {
 
     /// Whether there are files, whole or not, that are to take the place of a collection's.
     fn is_built_anew(&self, collection: &str) -> bool {
-        folders::path_of(&self.inner.folder, collection, Stage::Building).exists()
+        self.inner.home.path_of(collection, Stage::Building).is_some_and(|path| path.exists())
     }
 }
 

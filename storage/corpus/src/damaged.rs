@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use super::bucket::{pointer_of, remove_pointer};
 use super::disk::{caught, io_failed};
 use super::folders::{self, State, advice};
 use super::naming::{Stage, unknown};
+use super::sharing::Home;
 use super::table::Collection;
 use super::verify::{DamagedFile, Pace};
 use super::{CollectionInfo, Corpus, Departures, PassageTokens, blocking, checked};
@@ -174,7 +176,13 @@ impl Corpus {
         if !may_change {
             return Err(folders::damaged(name, &why));
         }
-        let (inner, at) = (&self.inner, |stage| folders::path_of(&self.inner.folder, name, stage));
+        let inner = &self.inner;
+        let Home::Folder(folder) = &inner.home else {
+            let found = self.find_elsewhere(name).await;
+            inner.damaged.forget(name);
+            return found.inspect_err(|error| inner.damaged.note(name, error));
+        };
+        let at = |stage| folders::path_of(folder, name, stage);
         let (path, newer) = (at(Stage::Serving), at(Stage::Built));
         let found = blocking("looking at a table", move || {
             // One that was embedded again, and took its place, has what was written since.
@@ -188,9 +196,9 @@ impl Corpus {
             Some(State::Damaged(why)) => return Err(folders::damaged(name, &why)),
             _ => return Err(folders::damaged(name, &why)),
         }
-        let opened = caught("open it", Collection::open(&inner.db, &inner.folder, (name, Stage::Serving))).await;
+        let opened = caught("open it", Collection::open(&inner.db, folder, (name, Stage::Serving))).await;
         let own = self.embedding();
-        match opened.and_then(|opened| checked(opened, &own, true, &inner.folder)) {
+        match opened.and_then(|opened| checked(opened, &own, true, &inner.home.shown())) {
             Ok(mut collection) => {
                 collection.embedder = (collection.embedding() == own).then(|| self.encoder().clone());
                 let table = Arc::new(collection);
@@ -213,11 +221,21 @@ impl Corpus {
         if self.served(name).await.is_some() || self.inner.damaged.unopened_why(name).is_none() {
             return Ok(false);
         }
+        let folder = match &self.inner.home {
+            Home::Folder(folder) => folder,
+            Home::Bucket(bucket, _) => {
+                if let Some(id) = pointer_of(bucket, name).await? {
+                    remove_pointer(bucket, name, &id).await?;
+                }
+                self.inner.damaged.forget(name);
+                return Ok(true);
+            }
+        };
         for stage in [Stage::Serving, Stage::Built, Stage::Building] {
-            let (corpus, table) = (self.inner.folder.clone(), folders::path_of(&self.inner.folder, name, stage));
+            let (corpus, table) = (folder.clone(), folders::path_of(folder, name, stage));
             blocking("taking a table out of the corpus", move || folders::discard(&corpus, &table)).await?;
         }
-        let (corpus, superseded) = (self.inner.folder.clone(), name.to_owned());
+        let (corpus, superseded) = (folder.clone(), name.to_owned());
         let forgetting = move || {
             folders::forget_superseded(&corpus, &superseded);
             Ok(())
@@ -240,6 +258,7 @@ impl Corpus {
         match (announced, refused) {
             (Ok(()), _) => Ok(()),
             (Err(_), Some(error)) => Err(error),
+            (Err(error), None) if table.shared().is_some() => Err(error),
             (Err(error), None) if table.compare(Pace::Fast, &mut |_| true).await?.0.damaged.is_empty() => Err(error),
             (Err(error), None) => {
                 tracing::warn!(collection = table.name, %error, "not all passages of a damaged collection can be named: their KV stays until it is evicted");

@@ -1,5 +1,7 @@
 //! Searches, from a question's text to passages in the own tokenizer's ids.
 
+use std::collections::HashMap;
+
 use super::candidates::StoredHit;
 use super::search;
 use super::table::Collection;
@@ -93,10 +95,23 @@ impl Corpus {
             }
             is_intact
         });
+        keep_newest(&mut found);
         let rest = |hit: StoredHit| (hit.stored, (hit.score, hit.also_in));
         let (stored, rest): (Vec<_>, Vec<_>) = found.into_iter().map(rest).unzip();
         let passages = self.with_own_tokens(stored).await?;
         let hit = |(passage, (score, also_in))| Hit { passage, score, also_in };
         Ok(passages.into_iter().zip(rest).map(hit).collect())
     }
+}
+
+/// Of a document that two nodes have just added, the later one's rows count until the others are gone.
+fn keep_newest(found: &mut Vec<StoredHit>) {
+    let mut newest: HashMap<String, u64> = HashMap::new();
+    for hit in found.iter() {
+        let generation = newest.entry(hit.stored.passage.document_id.clone()).or_default();
+        *generation = (*generation).max(hit.stored.generation);
+    }
+    found.retain(|hit| {
+        newest.get(&hit.stored.passage.document_id).is_none_or(|newest| hit.stored.generation == *newest)
+    });
 }

@@ -9,8 +9,10 @@
 //!
 //! All functions that touch the disk are `async` and must be awaited on a multi-thread tokio runtime: LanceDB's plans
 //! spawn tasks that wait for each other. Work that binds the processor (embedding, tokenizing) runs on that runtime's
-//! blocking threads. One process at a time may have a corpus open; the data folder's lock sees to that.
+//! blocking threads. One process at a time may have a corpus open that is in a folder; the data folder's lock sees to that. Any number share
+//! one that is in object storage (`bucket.rs`).
 
+mod bucket;
 mod candidates;
 mod changing;
 mod checks;
@@ -37,6 +39,7 @@ mod scan;
 mod schema;
 mod scripts;
 mod search;
+mod sharing;
 mod stored;
 mod table;
 #[cfg(test)]
@@ -45,7 +48,7 @@ mod verify;
 mod words;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,6 +57,7 @@ use lancedb::query::{ColumnOrdering, QueryBase, Select};
 use lancedb::{ObjectStoreRegistry, Session};
 use serde::{Deserialize, Serialize};
 
+pub use self::bucket::{Bucket, BucketOptions, Followed, Follower, Gone, GoneEntry, UpToDate};
 use self::changing::Changing;
 pub use self::course::{Course, Piece};
 use self::damaged::Damaged;
@@ -62,14 +66,15 @@ pub use self::document::{DocumentInfo, StoredDocument};
 pub use self::filter::Filter;
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
 pub use self::metadata::Metadata;
+use self::naming::Stage;
 pub use self::naming::{COLLECTION, check_name, check_stored_name, full_name, is_name, shown_name, tenant_of};
-use self::naming::{Stage, unknown};
 pub use self::options::CorpusOptions;
 pub use self::passage::{Passage, PassageEncoder};
 pub use self::renewal::{BuiltWith, RenewalProgress};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};
+use self::sharing::Home;
 use self::table::Collection;
 pub use self::verify::{CorpusCheck, DamagedFile, Pace};
 use ragstone_env::{Error, ErrorKind, Result};
@@ -107,7 +112,7 @@ pub struct CorpusCounters {
 /// Finds the encoder of an identity that is not in use any more.
 pub type Earlier<'a> = &'a (dyn Fn(&str) -> Option<Arc<dyn PassageEncoder>> + Send + Sync);
 
-/// The corpus of one data folder. Clones share it.
+/// The corpus of one data folder, or of a bucket. Clones share it.
 #[derive(Clone)]
 pub struct Corpus {
     inner: Arc<Inner>,
@@ -115,7 +120,7 @@ pub struct Corpus {
 
 struct Inner {
     db: lancedb::Connection,
-    folder: PathBuf,
+    home: Home,
     encoder: Arc<dyn PassageEncoder>,
     options: CorpusOptions,
     /// Collections whose tables are being built anew.
@@ -181,15 +186,16 @@ impl Corpus {
         let damaged = Damaged::at_start(damaged);
         for name in whole {
             let opened = caught("open it", Collection::open(&db, dir, (&name, Stage::Serving))).await;
-            let mut collection = match opened.and_then(|opened| checked(opened, &own, earlier.is_some(), dir)) {
-                Ok(collection) => collection,
-                // One that nobody may search refuses the start: it is not damaged.
-                Err(error) if error.kind() == ErrorKind::Incompatible && earlier.is_none() => return Err(error),
-                Err(error) => {
-                    damaged.note(&name, &error);
-                    continue;
-                }
-            };
+            let mut collection =
+                match opened.and_then(|opened| checked(opened, &own, earlier.is_some(), &dir.display().to_string())) {
+                    Ok(collection) => collection,
+                    // One that nobody may search refuses the start: it is not damaged.
+                    Err(error) if error.kind() == ErrorKind::Incompatible && earlier.is_none() => return Err(error),
+                    Err(error) => {
+                        damaged.note(&name, &error);
+                        continue;
+                    }
+                };
             folders::forget_superseded(dir, &name);
             if collection.embedding() == own {
                 // Somebody went back to it before the collection had the other model's vectors.
@@ -202,9 +208,20 @@ impl Corpus {
             collection.embedder = embedder.filter(|embedder| embedder.dimension() == collection.dimension());
             collections.insert(name, Arc::new(collection));
         }
+        Ok(Self::over(db, Home::Folder(dir.to_owned()), encoder, options, collections, damaged))
+    }
+
+    fn over(
+        db: lancedb::Connection,
+        home: Home,
+        encoder: Arc<dyn PassageEncoder>,
+        options: CorpusOptions,
+        collections: BTreeMap<String, Arc<Collection>>,
+        damaged: Damaged,
+    ) -> Self {
         let inner = Inner {
             db,
-            folder: dir.to_owned(),
+            home,
             encoder,
             options,
             renewing: std::sync::Mutex::default(),
@@ -214,7 +231,7 @@ impl Corpus {
             passages_retokenized: AtomicU64::new(0),
             texts_embedded: AtomicU64::new(0),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
 
     /// Removes a document; how many passages went. 0 where there was none. `departures` hears of them first. Indexes are brought up to
@@ -245,7 +262,9 @@ impl Corpus {
 
     /// Whether there is a collection of that name; one that cannot be opened counts.
     pub async fn has(&self, collection: &str) -> bool {
-        self.served(collection).await.is_some() || self.inner.damaged.unopened_why(collection).is_some()
+        self.served(collection).await.is_some()
+            || self.inner.damaged.unopened_why(collection).is_some()
+            || self.find_elsewhere(collection).await.is_ok()
     }
 
     /// Documents `offset..offset + limit` of a collection, ordered by id.
@@ -266,6 +285,8 @@ impl Corpus {
         for batch in table.run(query).await? {
             documents.append(&mut document_infos(&batch)?);
         }
+        // Two nodes may just have added one: it is in the list once.
+        documents.dedup_by(|one, other| one.id == other.id);
         Ok(documents)
     }
 
@@ -282,6 +303,12 @@ impl Corpus {
         for batch in table.run(query.select(Select::columns(&columns))).await? {
             infos.append(&mut document_infos(&batch)?);
             stored.append(&mut schema::decode(&batch, collection)?);
+        }
+        // Two nodes may just have added it.
+        if let Some(newest) = stored.iter().map(|stored| stored.generation).max() {
+            let mut is_newest = stored.iter().map(|stored| stored.generation == newest).collect::<Vec<_>>().into_iter();
+            infos.retain(|_| is_newest.next().unwrap_or(true));
+            stored.retain(|stored| stored.generation == newest);
         }
         let Some(info) = infos.into_iter().next() else {
             let message = format!("there is no document `{document_id}` in collection `{collection}`");
@@ -330,7 +357,7 @@ impl Corpus {
         if self.inner.damaged.unopened_why(name).is_some() {
             return self.open_again(name).await;
         }
-        Err(unknown(name))
+        self.find_elsewhere(name).await
     }
 
     /// Whether any collection is another's than the default tenant's.
@@ -380,12 +407,11 @@ fn document_infos(batch: &RecordBatch) -> Result<Vec<DocumentInfo>> {
 }
 
 /// A collection of another format is refused, and one of another embedding model unless it `may_be_stale`.
-fn checked(collection: Collection, embedding: &str, may_be_stale: bool, dir: &Path) -> Result<Collection> {
+fn checked(collection: Collection, embedding: &str, may_be_stale: bool, home: &str) -> Result<Collection> {
     let (name, format) = (&collection.name, collection.metadata(schema::FORMAT_KEY));
     if format != schema::FORMAT {
         let message = format!(
-            "collection `{name}` in {} has format `{format}`, and this ragstone reads format {}: upgrade ragstone",
-            dir.display(),
+            "collection `{name}` in {home} has format `{format}`, and this ragstone reads format {}: upgrade ragstone",
             schema::FORMAT
         );
         return Err(Error::new(ErrorKind::Incompatible, message));
@@ -394,8 +420,7 @@ fn checked(collection: Collection, embedding: &str, may_be_stale: bool, dir: &Pa
     if built_with != embedding && !may_be_stale {
         let message = format!(
             "collection `{name}` was built with the embedding model {built_with}, and the one in use is {embedding}: \
-             start with that model, or use another data folder, or remove {} and ingest the documents again",
-            dir.display()
+             start with that model, or use another data folder, or remove {home} and ingest the documents again"
         );
         return Err(Error::new(ErrorKind::Incompatible, message));
     }

@@ -12,7 +12,7 @@
 //!     next start: passages-NAME goes, rename rebuilt--NAME -> passages-NAME
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
@@ -104,7 +104,8 @@ impl Corpus {
         if old.embedding() == self.embedding() {
             return Ok(RenewalProgress::default());
         }
-        let new = self.building(name).await?;
+        let Some(folder) = self.inner.home.folder() else { return Err(embedded_elsewhere(name)) };
+        let new = self.building(folder, name).await?;
         for round in 0.. {
             let difference = difference(&old, &new).await?;
             progress(difference.progress)?;
@@ -121,7 +122,7 @@ impl Corpus {
             }
             let total = difference.progress.passages_total;
             self.catch_up((&old, &new), difference, progress).await?;
-            self.switch(&old, new).await?;
+            self.switch(folder, &old, new).await?;
             return Ok(RenewalProgress { passages_done: total, passages_total: total });
         }
         Err(Error::new(ErrorKind::Internal, "unreachable: the last round ends it"))
@@ -146,16 +147,13 @@ impl Corpus {
         Ok(Turn(self, name.to_owned()))
     }
 
-    fn path_of(&self, name: &str, stage: Stage) -> PathBuf {
-        path_of(&self.inner.folder, name, stage)
-    }
-
     /// Of a collection that is deleted: the files that its table took the place of, and what was begun to take its own, must not come back
     /// with the next start. What is being filled at the moment goes when that hears of it.
     pub(super) async fn forget_others(&self, table: &Collection) -> Result<()> {
-        let serving = self.path_of(&table.name, Stage::Serving);
-        if table.folder() != serving {
-            self.discard(serving).await?;
+        let Some(folder) = self.inner.home.folder() else { return Ok(()) };
+        let serving = path_of(folder, &table.name, Stage::Serving);
+        if table.folder() != Some(&serving) {
+            discard_at(folder, serving).await?;
         }
         let is_renewed = self.inner.renewing.lock().unwrap_or_else(PoisonError::into_inner).contains(&table.name);
         if !is_renewed {
@@ -166,14 +164,14 @@ impl Corpus {
 
     /// The table that is to take the place of a collection's, which is open: one that was begun for the same model, or a new one. One that
     /// cannot be read has nothing that the open one has not.
-    async fn building(&self, name: &str) -> Result<Collection> {
-        let (path, inner) = (self.path_of(name, Stage::Building), &self.inner);
+    async fn building(&self, folder: &Path, name: &str) -> Result<Collection> {
+        let (path, inner) = (path_of(folder, name, Stage::Building), &self.inner);
         let found = blocking("looking at a table", {
             let path = path.clone();
             move || Ok(path.exists().then(|| state(&path)))
         });
         if let Some(State::Whole) = found.await? {
-            let opening = Collection::open(&inner.db, &inner.folder, (name, Stage::Building));
+            let opening = Collection::open(&inner.db, folder, (name, Stage::Building));
             match caught("open it", opening).await {
                 Ok(mut begun) if begun.embedding() == self.embedding() => {
                     begun.embedder = Some(self.encoder().clone());
@@ -186,16 +184,14 @@ impl Corpus {
             }
         }
         self.drop_building(name).await?;
-        Collection::create(&inner.db, &inner.folder, (name, Stage::Building), self.encoder().clone()).await
+        Collection::create(&inner.db, folder, (name, Stage::Building), self.encoder().clone()).await
     }
 
     pub(super) async fn drop_building(&self, name: &str) -> Result<()> {
-        self.discard(self.path_of(name, Stage::Building)).await
-    }
-
-    async fn discard(&self, table: PathBuf) -> Result<()> {
-        let corpus = self.inner.folder.clone();
-        blocking("taking a table out of the corpus", move || discard(&corpus, &table)).await
+        match self.inner.home.folder() {
+            Some(folder) => discard_at(folder, path_of(folder, name, Stage::Building)).await,
+            None => Ok(()),
+        }
     }
 
     /// Makes the new table have what the old one has, and nothing else.
@@ -242,17 +238,17 @@ impl Corpus {
     }
 
     /// Puts `new` in the place of `old`, whose turn to write the caller has.
-    async fn switch(&self, old: &Collection, new: Collection) -> Result<()> {
+    async fn switch(&self, folder: &Path, old: &Collection, new: Collection) -> Result<()> {
         let Some(writer) = new.write().await else { return Err(unknown(&old.name)) };
         writer.sync().await?;
         drop(writer);
         drop(new);
         let (name, inner) = (old.name.as_str(), &self.inner);
-        let (building, built) = (self.path_of(name, Stage::Building), self.path_of(name, Stage::Built));
+        let (building, built) = (path_of(folder, name, Stage::Building), path_of(folder, name, Stage::Built));
         inner.options.env.fail_point("renewal.built")?;
         rename(building.clone(), built.clone()).await?;
         inner.options.env.fail_point("renewal.switched")?;
-        let mut opened = match Collection::open(&inner.db, &inner.folder, (name, Stage::Built)).await {
+        let mut opened = match Collection::open(&inner.db, folder, (name, Stage::Built)).await {
             Ok(opened) => opened,
             Err(error) => {
                 // The older one goes on, and what is written into it must not be lost to this one.
@@ -274,6 +270,20 @@ fn built_with(table: &Collection) -> BuiltWith {
         embedder: table.embedding().to_owned(),
         words_only: table.embedder.is_none(),
     }
+}
+
+async fn discard_at(corpus: &Path, table: PathBuf) -> Result<()> {
+    let corpus = corpus.to_owned();
+    blocking("taking a table out of the corpus", move || discard(&corpus, &table)).await
+}
+
+/// What takes another table's place by a rename cannot be done where other nodes have that one open.
+fn embedded_elsewhere(name: &str) -> Error {
+    let message = format!(
+        "collection `{name}` is in a bucket that nodes share, where it cannot be embedded again in its place: start nodes with the new embedding \
+         model on another prefix of `corpus_url`, add the documents there, and move the questions over"
+    );
+    Error::new(ErrorKind::InvalidInput, message)
 }
 
 async fn rename(from: PathBuf, to: PathBuf) -> Result<()> {

@@ -11,6 +11,7 @@
 //! source       utf8, nullable  where the document came from
 //! metadata     utf8            a JSON object
 //! page         uint32, nullable  the page that the passage begins on; tables of earlier versions have no such column
+//! generation   uint64, nullable  in object storage alone: when its document was claimed; of two copies the later one counts
 //! tokenizer    utf8            whose ids `token_ids` are
 //! token_ids    list<uint32>    the passage as it stands in a prompt
 //! vector       float32[d]      embedding of `content`, unit length
@@ -40,8 +41,8 @@ pub(super) const EMBEDDING_KEY: &str = "ragstone.embedding";
 const ROW: &str = "_rowid";
 
 /// Everything of a passage but its vector and version.
-pub(super) const PASSAGE_COLUMNS: [&str; 9] =
-    ["document_id", "ordinal", "id", "title", "content", "source", "page", "metadata", "tokenizer"];
+pub(super) const PASSAGE_COLUMNS: [&str; 10] =
+    ["document_id", "ordinal", "id", "title", "content", "source", "page", "metadata", "tokenizer", "generation"];
 
 /// The columns that a table may lack: it is of an earlier version, and gets them when it is opened.
 pub(super) fn added_later() -> SchemaRef {
@@ -73,6 +74,8 @@ pub(super) struct Row {
     pub passages: u32,
     pub tokenizer: String,
     pub vector: Vec<f32>,
+    /// When its document was claimed, in object storage.
+    pub generation: u64,
 }
 
 /// One passage read, and the tokenizer whose ids it has.
@@ -82,6 +85,8 @@ pub(super) struct StoredPassage {
     pub tokenizer: String,
     /// LanceDB's number of its row, where that was asked for: a row that was written earlier has a smaller one. 0 where it was not.
     pub row: u64,
+    /// When its document was claimed; 0 in a folder.
+    pub generation: u64,
 }
 
 impl StoredPassage {
@@ -107,12 +112,12 @@ impl StoredPassage {
     }
 }
 
-/// The schema of a new table.
-pub(super) fn table_schema(dimension: usize, embedding: &str) -> SchemaRef {
+/// The schema of a new table; one that nodes share says when a document was claimed.
+pub(super) fn table_schema(dimension: usize, embedding: &str, is_shared: bool) -> SchemaRef {
     let text = |name| Field::new(name, DataType::Utf8, false);
     let number = |name| Field::new(name, DataType::UInt32, false);
     let item = |data_type| Arc::new(Field::new("item", data_type, true));
-    let fields = vec![
+    let mut fields = vec![
         text("document_id"),
         text("version"),
         number("ordinal"),
@@ -129,6 +134,9 @@ pub(super) fn table_schema(dimension: usize, embedding: &str) -> SchemaRef {
         Field::new("page", DataType::UInt32, true),
         Field::new("terms", DataType::Utf8, true),
     ];
+    if is_shared {
+        fields.push(Field::new("generation", DataType::UInt64, true));
+    }
     let metadata =
         HashMap::from([(FORMAT_KEY.to_owned(), FORMAT.to_owned()), (EMBEDDING_KEY.to_owned(), embedding.to_owned())]);
     Arc::new(Schema::new_with_metadata(fields, metadata))
@@ -167,24 +175,38 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         vectors.values().append_slice(&row.vector);
         vectors.append(true);
     }
-    let mut columns: Vec<ArrayRef> = vec![
-        strings(&|row| row.passage.document_id.clone()),
-        strings(&|row| row.version.clone()),
-        numbers(&|row| row.passage.ordinal),
-        numbers(&|row| row.passages),
-        strings(&|row| row.passage.id.clone()),
-        strings(&|row| row.passage.title.clone()),
-        strings(&|row| content(&row.passage.title, &row.passage.text)),
-        Arc::new(rows.iter().map(|row| row.passage.source.clone()).collect::<StringArray>()),
-        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.passage.metadata.json()))),
-        strings(&|row| row.tokenizer.clone()),
-        Arc::new(token_ids.finish()),
-        Arc::new(vectors.finish()),
-        Arc::new(rows.iter().map(|row| row.passage.page).collect::<UInt32Array>()),
-    ];
-    let contents = rows.iter().map(|row| scripts::stored(&content(&row.passage.title, &row.passage.text)));
-    columns.push(Arc::new(contents.collect::<StringArray>()));
-    columns.truncate(schema.fields().len());
+    let (token_ids, vectors): (ArrayRef, ArrayRef) = (Arc::new(token_ids.finish()), Arc::new(vectors.finish()));
+    let contents = || rows.iter().map(|row| content(&row.passage.title, &row.passage.text));
+    // By name: what was added to a table later stands where it was added, and some lack it.
+    let column = |field: &Arc<Field>| -> Option<ArrayRef> {
+        Some(match field.name().as_str() {
+            "document_id" => strings(&|row| row.passage.document_id.clone()),
+            "version" => strings(&|row| row.version.clone()),
+            "ordinal" => numbers(&|row| row.passage.ordinal),
+            "passages" => numbers(&|row| row.passages),
+            "id" => strings(&|row| row.passage.id.clone()),
+            "title" => strings(&|row| row.passage.title.clone()),
+            "content" => Arc::new(StringArray::from_iter_values(contents())),
+            "source" => Arc::new(rows.iter().map(|row| row.passage.source.clone()).collect::<StringArray>()),
+            "metadata" => Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.passage.metadata.json()))),
+            "tokenizer" => strings(&|row| row.tokenizer.clone()),
+            "token_ids" => token_ids.clone(),
+            "vector" => vectors.clone(),
+            "page" => Arc::new(rows.iter().map(|row| row.passage.page).collect::<UInt32Array>()),
+            "generation" => Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.generation))),
+            "terms" => Arc::new(contents().map(|content| scripts::stored(&content)).collect::<StringArray>()),
+            _ => return None,
+        })
+    };
+    let columns = schema.fields().iter().map(|field| {
+        column(field).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Incompatible,
+                format!("a table has the column `{}`, which this version does not know", field.name()),
+            )
+        })
+    });
+    let columns = columns.collect::<Result<Vec<_>>>()?;
     RecordBatch::try_new(schema.clone(), columns)
         .map_err(|error| Error::new(ErrorKind::Internal, "passages do not fit their table").with_source(error))
 }
@@ -201,6 +223,7 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
     let tokenizers = strings(batch, "tokenizer")?;
     let token_ids = token_ids(batch)?;
     let rows = row_numbers(batch);
+    let generations = generations(batch);
     let mut passages: Vec<StoredPassage> = Vec::with_capacity(batch.num_rows());
     for (row, token_ids) in token_ids.into_iter().enumerate() {
         let title = titles.value(row).to_owned();
@@ -226,9 +249,15 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
             },
             tokenizer: tokenizers.value(row).to_owned(),
             row: rows.map_or(0, |rows| rows.value(row)),
+            generation: generations.map_or(0, |generations| generations.value(row)),
         });
     }
     Ok(passages)
+}
+
+/// The column `generation`, which tables in a folder have not.
+pub(super) fn generations(batch: &RecordBatch) -> Option<&UInt64Array> {
+    batch.column_by_name("generation")?.as_primitive_opt::<UInt64Type>()
 }
 
 /// The column `token_ids`, row by row.
@@ -307,12 +336,13 @@ mod tests {
             passages: 3,
             tokenizer: "t".into(),
             vector: vec![0.6, 0.8],
+            generation: 0,
         }
     }
 
     #[test]
     fn rows_come_back_as_they_went() {
-        let schema = table_schema(2, "model");
+        let schema = table_schema(2, "model", false);
         let rows = [row("", "no title", None), row("Title", "Title\n\nof itself", Some("/a b"))];
         let read = decode(&encode(&rows, &schema, 2).unwrap(), "c").unwrap();
         assert_eq!(read.len(), 2);
@@ -324,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_vector_of_another_length_is_refused() {
-        let error = encode(&[row("", "x", None)], &table_schema(3, "model"), 3).unwrap_err();
+        let error = encode(&[row("", "x", None)], &table_schema(3, "model", false), 3).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal);
     }
 }

@@ -13,6 +13,8 @@ use crate::Result;
 pub(super) struct StoredVersion {
     pub version: String,
     pub passages: usize,
+    /// When it was claimed, in object storage.
+    pub generation: u64,
 }
 
 impl Collection {
@@ -33,16 +35,24 @@ impl Collection {
             Some(which) => first.and(which),
             None => first,
         };
-        let columns = ["document_id", "version", "passages"];
+        let mut columns = vec!["document_id", "version", "passages"];
+        columns.extend(self.shared().map(|_| "generation"));
         let query = snapshot.table.query().only_if_expr(which).select(Select::columns(&columns));
         let mut versions = HashMap::new();
         for batch in self.run(query).await? {
             let (ids, hashes) = (schema::strings(&batch, "document_id")?, schema::strings(&batch, "version")?);
-            let passages = schema::numbers(&batch, "passages")?;
+            let (passages, generations) = (schema::numbers(&batch, "passages")?, schema::generations(&batch));
             for row in 0..batch.num_rows() {
-                let stored =
-                    StoredVersion { version: hashes.value(row).to_owned(), passages: passages.value(row) as usize };
-                versions.insert(ids.value(row).to_owned(), stored);
+                let stored = StoredVersion {
+                    version: hashes.value(row).to_owned(),
+                    passages: passages.value(row) as usize,
+                    generation: generations.map_or(0, |generations| generations.value(row)),
+                };
+                let id = ids.value(row).to_owned();
+                let is_later = |other: &StoredVersion| other.generation > stored.generation;
+                if !versions.get(&id).is_some_and(is_later) {
+                    versions.insert(id, stored);
+                }
             }
         }
         Ok(versions)
@@ -86,6 +96,7 @@ impl Collection {
                     passages: passages.value(at),
                     tokenizer: stored.tokenizer,
                     vector: Vec::new(),
+                    generation: stored.generation,
                 });
             }
         }

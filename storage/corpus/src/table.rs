@@ -7,14 +7,16 @@
 //! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
 
 mod indexes;
+mod shared;
 mod upkeep;
+mod writing;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Schema, SchemaRef};
 use futures::TryStreamExt;
 use lancedb::arrow::SendableRecordBatchStream;
@@ -22,13 +24,15 @@ use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::query::ExecutableQuery;
 use lancedb::table::NewColumnTransform;
 use lancedb::{Connection, Table};
-use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(test)]
 pub(super) use self::indexes::term_index;
 pub(super) use self::indexes::{TERM_INDEX, TEXT_INDEX, text_index};
+pub(super) use self::shared::{Added, Change, Shared};
+use super::bucket::Bucket;
 use super::checks::Checks;
-use super::disk::{caught, failed, files, io_failed, sync_folder};
+use super::disk::{failed, files};
 use super::folders::{discard, path_of};
 use super::naming::{Stage, table_at, unknown};
 use super::{PassageEncoder, schema};
@@ -41,15 +45,15 @@ pub(super) struct Collection {
     /// Gives it its vectors; `None` where that embedding model cannot be loaded any more, and words alone are searched.
     pub embedder: Option<Arc<dyn PassageEncoder>>,
     pub(super) table: Table,
-    folder: PathBuf,
+    home: Home,
     schema: SchemaRef,
     dimension: usize,
     /// Another table has taken its place: whoever reads it may go on, nobody writes into it, and the last one takes its files along.
     replaced: AtomicBool,
     /// It was dropped: there is no such collection, whoever still holds it.
     gone: AtomicBool,
-    /// Held by the one writer.
-    writer: tokio::sync::Mutex<()>,
+    /// Held by the one writer; in object storage by all writers, where others write beside them anyway.
+    writer: RwLock<()>,
     /// Shared by readers; taken alone to remove files that a reader's snapshot may need.
     files: RwLock<Files>,
     /// Files that are known to be on the disk, not only in its cache.
@@ -92,10 +96,23 @@ pub(super) struct Snapshot<'a> {
     _files: RwLockReadGuard<'a, Files>,
 }
 
+/// Where a table is.
+enum Home {
+    Folder(PathBuf),
+    Bucket(Arc<Shared>),
+}
+
 /// The right to change a collection.
 pub(super) struct Writer<'a> {
     collection: &'a Collection,
-    _turn: MutexGuard<'a, ()>,
+    _turn: Turn<'a>,
+}
+
+/// Held, and not looked at.
+#[expect(dead_code, reason = "a guard is there to be dropped")]
+enum Turn<'a> {
+    Alone(RwLockWriteGuard<'a, ()>),
+    Beside(RwLockReadGuard<'a, ()>),
 }
 
 impl Collection {
@@ -107,9 +124,10 @@ impl Collection {
         embedder: Arc<dyn PassageEncoder>,
     ) -> Result<Self> {
         let doing = || format!("create collection `{name}`");
-        let schema = schema::table_schema(embedder.dimension(), &embedder.identity());
+        let schema = schema::table_schema(embedder.dimension(), &embedder.identity(), false);
         let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
-        let mut collection = Self::new(table.map_err(failed(doing()))?, folder, (name, stage), schema)?;
+        let home = Home::Folder(path_of(folder, name, stage));
+        let mut collection = Self::new(table.map_err(failed(doing()))?, name, home, schema)?;
         collection.embedder = Some(embedder);
         collection.found = Mutex::new(Some(Arc::default()));
         collection.create_text_index().await?;
@@ -122,7 +140,7 @@ impl Collection {
         let doing = || format!("open collection `{name}`");
         let table = db.open_table(table_at(name, stage)).execute().await.map_err(failed(doing()))?;
         let schema = table.schema().await.map_err(failed(doing()))?;
-        let mut opened = Self::new(table, folder, (name, stage), schema)?;
+        let mut opened = Self::new(table, name, Home::Folder(path_of(folder, name, stage)), schema)?;
         match opened.add_columns().await {
             Ok(()) => Ok(opened),
             // A full disk: it is as good as it was, and is tried again at the next start.
@@ -131,6 +149,32 @@ impl Collection {
                 Ok(opened)
             }
         }
+    }
+
+    /// As [`create`](Self::create), in object storage. Nobody finds it before an object names it.
+    pub async fn create_shared(
+        db: &Connection,
+        bucket: &Bucket,
+        (name, id): (&str, &str),
+        embedder: Arc<dyn PassageEncoder>,
+    ) -> Result<Self> {
+        let schema = schema::table_schema(embedder.dimension(), &embedder.identity(), true);
+        let table = db.create_empty_table(id, schema.clone()).execute().await;
+        let table = table.map_err(failed(format!("create collection `{name}`")))?;
+        let home = Home::Bucket(Shared::new(bucket.clone(), (name, id), table.clone(), schema.clone()));
+        let mut collection = Self::new(table, name, home, schema)?;
+        collection.embedder = Some(embedder);
+        collection.create_text_index().await?;
+        Ok(collection)
+    }
+
+    /// As [`open`](Self::open), in object storage.
+    pub async fn open_shared(db: &Connection, bucket: &Bucket, (name, id): (&str, &str)) -> Result<Self> {
+        let doing = || format!("open collection `{name}`");
+        let table = db.open_table(id).execute().await.map_err(failed(doing()))?;
+        let schema = table.schema().await.map_err(failed(doing()))?;
+        let home = Home::Bucket(Shared::new(bucket.clone(), (name, id), table.clone(), schema.clone()));
+        Self::new(table, name, home, schema)
     }
 
     /// Gives a table of an earlier version the columns that it lacks, without values.
@@ -156,7 +200,7 @@ impl Collection {
         there.chain(more.iter().copied()).collect()
     }
 
-    fn new(table: Table, folder: &Path, (name, stage): (&str, Stage), schema: SchemaRef) -> Result<Self> {
+    fn new(table: Table, name: &str, home: Home, schema: SchemaRef) -> Result<Self> {
         let vector = schema.field_with_name("vector").map(|field| field.data_type());
         let Ok(DataType::FixedSizeList(_, dimension)) = vector else {
             let message = format!("collection `{name}` has no column of vectors: it is none of ragstone's");
@@ -167,12 +211,12 @@ impl Collection {
             name: name.to_owned(),
             embedder: None,
             table,
-            folder: path_of(folder, name, stage),
+            home,
             schema,
             dimension,
             replaced: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            writer: tokio::sync::Mutex::default(),
+            writer: RwLock::default(),
             files: RwLock::default(),
             synced: Mutex::default(),
             found: Mutex::default(),
@@ -215,9 +259,25 @@ impl Collection {
         self.replaced.store(true, Ordering::Release);
     }
 
-    /// Where it is.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Where it is; `None`: in object storage.
+    pub fn folder(&self) -> Option<&Path> {
+        match &self.home {
+            Home::Folder(folder) => Some(folder),
+            Home::Bucket(_) => None,
+        }
+    }
+
+    /// What it has in object storage.
+    pub fn shared(&self) -> Option<&Arc<Shared>> {
+        match &self.home {
+            Home::Folder(_) => None,
+            Home::Bucket(shared) => Some(shared),
+        }
+    }
+
+    /// Another node dropped it, or made another one of its name.
+    pub fn lose(&self) {
+        self.gone.store(true, Ordering::Release);
     }
 
     /// A value of the table's own metadata.
@@ -237,8 +297,12 @@ impl Collection {
 
     /// Waits for the turn to write. `None` where the collection was dropped in the meantime.
     pub async fn write(&self) -> Option<Writer<'_>> {
-        let turn = self.writer.lock().await;
-        let there = *self.files.read().await == Files::There && !self.replaced.load(Ordering::Acquire);
+        let turn = match &self.home {
+            Home::Folder(_) => Turn::Alone(self.writer.write().await),
+            Home::Bucket(_) => Turn::Beside(self.writer.read().await),
+        };
+        let there =
+            *self.files.read().await == Files::There && !self.replaced.load(Ordering::Acquire) && !self.is_gone();
         if !there {
             return None;
         }
@@ -250,7 +314,8 @@ impl Collection {
         if locked(&self.found).is_some() {
             return;
         }
-        let folder = self.folder.clone();
+        let Home::Folder(folder) = &self.home else { return };
+        let folder = folder.clone();
         let found = tokio::task::spawn_blocking(move || files(&folder)).await;
         // Where that fails, so does the writer when it looks at them.
         *locked(&self.found) = found.ok().and_then(|found| found.ok()).map(Arc::new);
@@ -309,10 +374,11 @@ impl Collection {
 impl Drop for Collection {
     fn drop(&mut self) {
         if *self.replaced.get_mut()
-            && let Some(corpus) = self.folder.parent()
-            && let Err(error) = discard(corpus, &self.folder)
+            && let Home::Folder(folder) = &self.home
+            && let Some(corpus) = folder.parent()
+            && let Err(error) = discard(corpus, folder)
         {
-            tracing::warn!(%error, folder = %self.folder.display(), "superseded files stay; the next start removes them");
+            tracing::warn!(%error, folder = %folder.display(), "superseded files stay; the next start removes them");
         }
     }
 }
@@ -331,108 +397,6 @@ impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
-}
-
-impl Writer<'_> {
-    /// What it may change.
-    pub fn collection(&self) -> &Collection {
-        self.collection
-    }
-
-    /// Commits `rows`, and takes out the older passages of the documents `replaced`, in one step that is on disk on return.
-    pub async fn put(&self, rows: &[schema::Row], replaced: &[String]) -> Result<()> {
-        let Collection { table, schema, dimension, .. } = self.collection;
-        let batch = schema::encode(rows, schema, *dimension)?;
-        let _counted = Counted::begin(&self.collection.commits);
-        let failed = self.collection.failed("write to");
-        // Collections of other scripts ask for no terms, until one of their passages has some.
-        let has_terms = batch.column_by_name("terms").is_some_and(|terms| terms.null_count() < terms.len());
-        if replaced.is_empty() {
-            table.add(batch).execute().await.map_err(failed)?;
-        } else {
-            // A new version's rows match no old ones: the version is part of the key.
-            let mut merge = table.merge_insert(&["document_id", "version", "ordinal"]);
-            merge.when_not_matched_insert_all().when_not_matched_by_source_delete_expr(any_of(replaced));
-            let batches = RecordBatchIterator::new([Ok(batch)], schema.clone());
-            merge.execute(Box::new(batches)).await.map_err(failed)?;
-        }
-        if has_terms {
-            self.collection.note_terms();
-        }
-        self.sync().await
-    }
-
-    /// Takes out documents; how many passages went.
-    pub async fn remove(&self, documents: &[String]) -> Result<usize> {
-        let _counted = Counted::begin(&self.collection.commits);
-        let deleted = self.collection.table.delete(&any_of(documents)).await;
-        let deleted = deleted.map_err(self.collection.failed("delete from"))?;
-        self.sync().await?;
-        Ok(deleted.num_deleted_rows as usize)
-    }
-
-    /// Drops the collection, which is on the disk on return; how many passages went, as far as that can be read. Waits for who reads it.
-    pub async fn drop_table(&self) -> Result<usize> {
-        let mut files = self.collection.files.write().await;
-        let rows = caught("count its passages", self.collection.rows()).await.unwrap_or_else(|error| {
-            tracing::warn!(collection = self.collection.name, %error, "a damaged collection is deleted");
-            0
-        });
-        let folder = self.collection.folder.clone();
-        let discarded = tokio::task::spawn_blocking(move || match folder.parent() {
-            Some(corpus) => discard(corpus, &folder),
-            None => Ok(()),
-        });
-        discarded.await.map_err(panicked)??;
-        *files = Files::Gone;
-        self.collection.gone.store(true, Ordering::Release);
-        Ok(rows)
-    }
-
-    /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk, and notes the
-    /// checksums of what is new.
-    pub async fn sync(&self) -> Result<()> {
-        let mut known = std::mem::take(&mut *locked(&self.collection.synced));
-        let found = locked(&self.collection.found).clone().unwrap_or_default();
-        let sync = move |folder: &Path, checks: &mut Checks| {
-            sync_folder(folder, &mut known)?;
-            let relative = |path: &PathBuf| Some(path.strip_prefix(folder).ok()?.to_str()?.to_owned());
-            let is_new = |name: &String| !checks.has(name) && !found.contains(name);
-            let new: Vec<String> = known.iter().filter_map(relative).filter(is_new).collect();
-            checks.add(folder, new.into_iter().filter(|name| folder.join(name).is_file()))?;
-            Ok(known)
-        };
-        *locked(&self.collection.synced) = self.collection.with_checks(sync).await?;
-        Ok(())
-    }
-}
-
-impl Collection {
-    /// Does something with the checksums of its files, on a thread that may block. For one at a time, as writers are.
-    pub(super) async fn with_checks<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Path, &mut Checks) -> std::io::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let (folder, known) = (self.folder.clone(), locked(&self.checks).take());
-        let worked = tokio::task::spawn_blocking(move || {
-            let mut checks = match known {
-                Some(checks) => checks,
-                None => match Checks::read(&folder) {
-                    Ok(checks) => checks,
-                    Err(error) => return (None, Err(error)),
-                },
-            };
-            let done = work(&folder, &mut checks);
-            (Some(checks), done)
-        });
-        let (checks, done) = worked.await.map_err(panicked)?;
-        *locked(&self.checks) = checks;
-        done.map_err(|error| io_failed(&format!("write collection `{}` to disk", self.name), error))
-    }
-}
-
-fn panicked(error: tokio::task::JoinError) -> Error {
-    Error::new(ErrorKind::Internal, "writing to disk panicked").with_source(error)
 }
 
 /// An expression and not SQL text: ids are the caller's words.

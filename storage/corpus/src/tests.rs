@@ -17,6 +17,7 @@ mod enough;
 mod filters;
 mod languages;
 mod renewal;
+mod shared;
 mod twice;
 
 const DIMENSION: usize = 64;
@@ -413,8 +414,9 @@ async fn many_small_upserts_do_not_grow_the_folder() {
         assert_eq!(report.passages_added, 1);
         sizes.push(bytes_on_disk(folder.path()));
     }
-    let files =
-        |folder: &str| std::fs::read_dir(corpus.inner.folder.join("passages-c.lance").join(folder)).unwrap().count();
+    let files = |folder: &str| {
+        std::fs::read_dir(corpus.inner.home.folder().unwrap().join("passages-c.lance").join(folder)).unwrap().count()
+    };
     assert!(files("_versions") <= 40 && files("data") <= 60, "{} {}", files("_versions"), files("data"));
     assert!(sizes[79] < sizes[39] * 3 / 2 && sizes[79] < 3_000_000, "{sizes:?}");
     for mode in MODES {
@@ -486,7 +488,8 @@ async fn a_large_collection_is_searched_through_its_index() {
     let words = |n: usize| format!("Animal{} eats plant{} near place{}.", n % 37, n % 61, n);
     let documents: Vec<_> = (0..1500).map(|n| document(&format!("d{n:04}"), &words(n))).collect();
     upsert(&corpus, &documents).await;
-    let indexes = std::fs::read_dir(corpus.inner.folder.join("passages-c.lance/_indices")).unwrap().count();
+    let indexes =
+        std::fs::read_dir(corpus.inner.home.folder().unwrap().join("passages-c.lance/_indices")).unwrap().count();
     assert!(indexes >= 2, "full-text and vector");
     upsert(&corpus, &[document("fresh", "Animal0 sings opera near place2000.")]).await;
     for (query, id) in [("about d0777 animal0 eats plant45 near place777", "d0777"), ("sings opera", "fresh")] {

@@ -69,7 +69,9 @@ impl Corpus {
     /// # Errors
     /// As the disk says when a collection's files are listed.
     pub async fn verify(&self, pace: Pace, progress: &mut (dyn FnMut(u64) -> bool + Send)) -> Result<CorpusCheck> {
-        let tables: Vec<Arc<Collection>> = self.inner.collections.lock().await.values().cloned().collect();
+        let tables = self.inner.collections.lock().await;
+        // What is in object storage, that looks after.
+        let tables: Vec<Arc<Collection>> = tables.values().filter(|table| table.folder().is_some()).cloned().collect();
         let mut sum = CorpusCheck::default();
         for table in tables {
             let before = sum.files;
@@ -108,8 +110,10 @@ impl Collection {
         pace: Pace,
         progress: &mut (dyn FnMut(u64) -> bool + Send),
     ) -> Result<(CorpusCheck, Vec<String>)> {
-        let Some(needed) = self.needed_files().await? else { return Ok(Default::default()) };
-        let folder = self.folder().to_owned();
+        let (Some(folder), Some(needed)) = (self.folder(), self.needed_files().await?) else {
+            return Ok(Default::default());
+        };
+        let folder = folder.to_owned();
         let unread = |error| io_failed("look at the files of a collection", error);
         let within = (folder.clone(), needed.clone());
         let looked = blocking("looking at files", move || {
@@ -154,7 +158,7 @@ impl Collection {
         let needed = self.needed_files().await?.unwrap_or_default();
         let mut damaged = Vec::new();
         for (file, error) in wrong {
-            if file.starts_with(INDEXES) && self.folder().join(&file).exists() {
+            if file.starts_with(INDEXES) && self.folder().is_some_and(|folder| folder.join(&file).exists()) {
                 // Which of them it is, its name does not say.
                 self.broken.words.store(true, Ordering::Release);
                 self.broken.vectors.store(true, Ordering::Release);
@@ -171,10 +175,11 @@ impl Collection {
     /// no file is ever changed.
     async fn list(&self, unlisted: Vec<String>, pace: Pace) -> Result<u64> {
         let (left, mut count) = (Left::default(), 0);
+        let Some(folder) = self.folder() else { return Ok(count) };
         for some in unlisted.chunks(LISTED_AT_ONCE) {
             let mut added = Vec::new();
             for name in some {
-                let (path, is_left, reading) = (self.folder().join(name), Arc::clone(&left.0), Stopwatch::start());
+                let (path, is_left, reading) = (folder.join(name), Arc::clone(&left.0), Stopwatch::start());
                 let read = blocking("reading a file", move || {
                     Ok(Listed::of(&path, &mut |_| !is_left.load(Ordering::Relaxed)))
                 });
@@ -196,8 +201,9 @@ impl Collection {
 
     /// The files that hold its rows as they are now; `None` where LanceDB does not tell.
     async fn needed_files(&self) -> Result<Option<BTreeSet<String>>> {
+        let Some(folder) = self.folder() else { return Ok(None) };
         let Some((version, mut needed)) = files_of(&self.table).await? else { return Ok(None) };
-        let folder = self.folder().to_owned();
+        let folder = folder.to_owned();
         let manifest = blocking("looking at a version", move || {
             manifest_of(&folder, version).map_err(|error| io_failed("look at the versions of a collection", error))
         });

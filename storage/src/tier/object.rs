@@ -42,7 +42,7 @@ pub use self::codec::Codec;
 pub use self::collect::{CollectOptions, Collected};
 use self::layout::{Name, Names, Space};
 pub use self::measure::LoadTimes;
-pub use self::options::{ConnectionOptions, ObjectOptions};
+pub use self::options::{ConnectionOptions, ObjectOptions, connect};
 use self::reader::ObjectEntry;
 pub(crate) use self::reader::SPAN_BYTES;
 use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};

@@ -1,15 +1,22 @@
 //! An upsert on its way: what is cut and embedded beside others, and committed in the turn to write.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use super::{
     Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes, ids, whole,
 };
+use crate::bucket::{Bucket, Claims, Held, deleted_meanwhile, taken_over};
 use crate::course::{Course, Destination, Piece};
 use crate::table::{Collection, Writer};
 use crate::{Corpus, Departures, Passage};
 use crate::{ErrorKind, Result};
 use ragstone_documents::Document;
+
+/// As [`GROUP_PASSAGES`], in object storage, where there is a commit in a second.
+const SHARED_PASSAGES: usize = 256;
+/// Between two looks whether another node has added a document.
+const WAIT: Duration = Duration::from_millis(500);
 
 pub(super) struct Upserting<'a> {
     corpus: &'a Corpus,
@@ -21,6 +28,8 @@ pub(super) struct Upserting<'a> {
     state: UpsertProgress,
     /// Whether any of it was committed.
     has_stored: bool,
+    /// The documents that are being written, in object storage.
+    claims: Option<Claimed>,
 }
 
 impl<'a> Upserting<'a> {
@@ -31,7 +40,7 @@ impl<'a> Upserting<'a> {
         (departures, course): (&'a dyn Departures, &'a dyn Course),
     ) -> Self {
         let (report, state) = (UpsertReport::default(), UpsertProgress::default());
-        Self { corpus, collection, into, departures, course, report, state, has_stored: false }
+        Self { corpus, collection, into, departures, course, report, state, has_stored: false, claims: None }
     }
 
     /// Writes what changed of `documents`. The collection held `stored` when it was looked at.
@@ -58,7 +67,8 @@ impl<'a> Upserting<'a> {
             };
             group.changes.push(change);
             group.passages.push(passages);
-            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES;
+            let most = if self.into.table.shared().is_some() { SHARED_PASSAGES } else { GROUP_PASSAGES };
+            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= most;
             if !is_full && changes.peek().is_some() {
                 // To cut a long document takes a while, too.
                 going = self.course.asked(self.state)?;
@@ -75,9 +85,31 @@ impl<'a> Upserting<'a> {
         Ok(Taken { report: self.report, documents: first_left })
     }
 
+    /// As [`commit_group`](Self::commit_group), of documents that no other node adds meanwhile.
+    async fn commit(&mut self, group: Group) -> Result<Option<usize>> {
+        let Some(shared) = self.into.table.shared().cloned() else { return self.commit_group(group).await };
+        let documents: Vec<String> = group.changes.iter().map(|change| change.id.clone()).collect();
+        let claims = loop {
+            match Claims::take(&shared.bucket, self.collection, &documents).await? {
+                Ok(claims) => break claims,
+                Err(busy) => tracing::debug!(document = busy, "another node adds a document; it is waited for"),
+            }
+            if self.course.asked(self.state)? == Going::Enough {
+                return Ok(group.changes.first().map(|change| change.at));
+            }
+            tokio::time::sleep(WAIT).await;
+        };
+        self.claims = Some(Claimed::new(shared.bucket.clone(), claims));
+        let committed = self.commit_group(group).await;
+        if let Some(claims) = self.claims.take() {
+            claims.give_back().await;
+        }
+        committed
+    }
+
     /// Embeds a group and commits it; where that was enough before all of it had its vectors, the place of the first document that is
     /// left.
-    async fn commit(&mut self, group: Group) -> Result<Option<usize>> {
+    async fn commit_group(&mut self, group: Group) -> Result<Option<usize>> {
         let Group { mut changes, passages } = group;
         let mut counts: Vec<usize> = passages.iter().map(Vec::len).collect();
         let mut rows = self.rows(&changes, passages);
@@ -101,7 +133,7 @@ impl<'a> Upserting<'a> {
             };
             // Whoever removes the collection has it answer with an error before he takes this turn.
             self.course.asked(self.state)?;
-            let is_alone = self.into.seen == Some(table.commits());
+            let is_alone = self.into.seen == Some(table.commits()) && table.shared().is_none();
             if !is_alone {
                 self.look_again(&table, &mut changes, &mut counts, &mut rows).await?;
             }
@@ -123,6 +155,7 @@ impl<'a> Upserting<'a> {
                 passages: count,
                 tokenizer: tokenizer.clone(),
                 vector: Vec::new(),
+                generation: 0,
             }));
         }
         rows
@@ -167,6 +200,9 @@ impl<'a> Upserting<'a> {
         rows: &mut Vec<Row>,
     ) -> Result<()> {
         let wanted: Vec<String> = changes.iter().map(|change| change.id.clone()).collect();
+        if let Some(shared) = table.shared() {
+            shared.refresh().await?;
+        }
         let now = table.versions_of(&wanted).await?;
         let is_there = |change: &Change| now.get(&change.id).is_some_and(|stored| stored.version == change.version);
         for change in changes.iter_mut() {
@@ -207,13 +243,87 @@ impl<'a> Upserting<'a> {
             let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
             self.corpus.announce(writer.collection(), Some((&leaving, &stay)), self.departures).await?;
         }
+        self.check_claims().await?;
         if !emptied.is_empty() {
             writer.remove(&emptied).await?;
         }
         if !rows.is_empty() {
+            for row in &mut rows {
+                row.generation = self.claims.as_ref().map_or(0, |claims| claims.generation(&row.passage.document_id));
+            }
             writer.put(&rows, &replaced).await?;
+            // Whoever deleted one meanwhile did not see it.
+            if let Err(error) = self.check_claims().await {
+                let all = ids(&changes, &counts, |_, passages| passages > 0);
+                self.undo(writer, &all).await?;
+                return Err(error);
+            }
         }
         self.has_stored |= !rows.is_empty();
         Ok(left)
+    }
+
+    /// Whether the documents are still to be written by this node.
+    async fn check_claims(&self) -> Result<()> {
+        match &self.claims {
+            Some(claims) => claims.check(self.collection).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes out what was deleted while it was written.
+    async fn undo(&self, writer: &Writer<'_>, documents: &[String]) -> Result<()> {
+        let Some(claims) = &self.claims else { return Ok(()) };
+        let deleted = claims.deleted_of(documents).await?;
+        if deleted.is_empty() { Ok(()) } else { writer.remove(&deleted).await.map(drop) }
+    }
+}
+
+/// Claims that are given back also where nobody waits for the end of what they are for.
+struct Claimed {
+    bucket: Bucket,
+    claims: Option<Claims>,
+}
+
+impl Claimed {
+    fn new(bucket: Bucket, claims: Claims) -> Self {
+        Self { bucket, claims: Some(claims) }
+    }
+
+    fn generation(&self, document: &str) -> u64 {
+        self.claims.as_ref().map_or(0, |claims| claims.generation(document))
+    }
+
+    async fn check(&self, collection: &str) -> Result<()> {
+        let Some(claims) = &self.claims else { return Ok(()) };
+        match claims.look(&self.bucket).await? {
+            Held::Still => Ok(()),
+            Held::Deleted(document) => Err(deleted_meanwhile(collection, &document)),
+            Held::TakenOver(document) => Err(taken_over(collection, &document)),
+        }
+    }
+
+    async fn deleted_of(&self, documents: &[String]) -> Result<Vec<String>> {
+        match &self.claims {
+            Some(claims) => claims.deleted_of(&self.bucket, documents).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn give_back(mut self) {
+        if let Some(claims) = self.claims.take() {
+            claims.give_back(&self.bucket).await;
+        }
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if let Some(claims) = self.claims.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let bucket = self.bucket.clone();
+            runtime.spawn(async move { claims.give_back(&bucket).await });
+        }
     }
 }

@@ -73,8 +73,8 @@ impl Collection {
         let before = self.commits();
         let is_indexed = self.indexes_of("terms").await?.iter().any(|name| name == TERM_INDEX);
         let has = is_indexed && self.has_some_terms().await?;
-        // Where somebody wrote meanwhile, the next one looks again.
-        let is_still_so = before.is_multiple_of(2) && self.commits() == before;
+        // Where somebody wrote meanwhile, or another node may, the next one looks again.
+        let is_still_so = before.is_multiple_of(2) && self.commits() == before && self.shared().is_none();
         if has || is_still_so {
             *locked(&self.terms_indexed) = Some(has);
         }

@@ -5,10 +5,12 @@
 
 use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 
-use super::{Collection, Writer};
-use crate::Result;
+use super::{Collection, Home, Shared, Writer};
+use crate::bucket::Lease;
 use crate::disk::files;
 use crate::folders::versions;
+use crate::sharing::lease_of;
+use crate::{Error, ErrorKind, Result};
 use ragstone_env::lock::locked;
 
 /// Rows that a search may scan beside the full-text and vector indexes before they are added to them: this many, and a
@@ -23,13 +25,48 @@ const ROWS_PER_FRAGMENT: usize = 512;
 const FRAGMENT_ROWS: usize = 65_536;
 /// Every commit makes a version; past this many the superseded ones are removed.
 const VERSIONS: usize = 32;
+/// Between two looks at a table in object storage: each costs requests, and what is not indexed yet is scanned.
+const CARE: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Writer<'_> {
     /// Brings the indexes up to date and removes what is superseded, where enough of it has gathered.
     ///
     /// It looks at the table and not at what was done just now, so that it also finishes what a kill cut off.
     pub async fn maintain(&self, vector_index_rows: usize) -> Result<()> {
-        let Collection { table, folder, .. } = self.collection;
+        let Home::Bucket(shared) = &self.collection.home else {
+            let is_rewritten = self.tidy(vector_index_rows, None).await?;
+            if is_rewritten || self.has_many_versions() {
+                self.sync().await?;
+                self.prune().await?;
+            }
+            return Ok(());
+        };
+        let is_early = locked(&shared.tidied).as_ref().is_some_and(|since| since.elapsed() < CARE);
+        if is_early {
+            return Ok(());
+        }
+        *locked(&shared.tidied) = Some(shared.bucket.env().stopwatch());
+        // What another node does, or what fails because others wrote, is done by the next one who looks.
+        let Some(mut lease) = lease_of(shared).await? else { return Ok(()) };
+        let tidied = async {
+            shared.refresh().await?;
+            self.tidy(vector_index_rows, Some(&mut lease)).await?;
+            self.prune_shared(shared).await
+        };
+        if let Err(error) = tidied.await {
+            tracing::debug!(collection = self.collection.name, %error, "a table is tidied by the next one who writes");
+        }
+        lease.give_back().await;
+        Ok(())
+    }
+
+    fn has_many_versions(&self) -> bool {
+        self.collection.folder().is_some_and(|folder| versions(folder) > VERSIONS)
+    }
+
+    /// Brings indexes up to date and merges fragments; whether there was anything to do. Ends where another node has the lease.
+    async fn tidy(&self, vector_index_rows: usize, mut lease: Option<&mut Lease>) -> Result<bool> {
+        let Collection { table, .. } = self.collection;
         let failed = |doing: &str| self.collection.failed(doing);
         let indexes = table.list_indices().await.map_err(failed("look at the indexes of"))?;
         let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
@@ -49,7 +86,7 @@ impl Writer<'_> {
             rewritten = true;
         }
         let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);
-        if behind as usize > UNINDEXED_ROWS + rows / UNINDEXED_SHARE {
+        if behind as usize > UNINDEXED_ROWS + rows / UNINDEXED_SHARE && may_go_on(&mut lease).await? {
             let action = OptimizeAction::Index(OptimizeOptions::default());
             table.optimize(action).await.map_err(failed("update the indexes of"))?;
             rewritten = true;
@@ -58,22 +95,44 @@ impl Writer<'_> {
             Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
             None => 0,
         };
-        if fragments > FRAGMENTS + rows / ROWS_PER_FRAGMENT {
+        if fragments > FRAGMENTS + rows / ROWS_PER_FRAGMENT && may_go_on(&mut lease).await? {
             let options = CompactionOptions { target_rows_per_fragment: FRAGMENT_ROWS, ..CompactionOptions::default() };
             let action = OptimizeAction::Compact { options, remap_options: None };
             table.optimize(action).await.map_err(failed("compact"))?;
             rewritten = true;
         }
-        if rewritten || versions(folder) > VERSIONS {
-            self.sync().await?;
-            self.prune().await?;
+        Ok(rewritten)
+    }
+
+    /// Removes versions that nobody reads any more, once in a while.
+    async fn prune_shared(&self, shared: &Shared) -> Result<()> {
+        let is_early = locked(&shared.pruned).as_ref().is_some_and(|since| since.elapsed() < shared.bucket.readers());
+        if is_early {
+            return Ok(());
         }
+        self.prune_older(shared).await?;
+        *locked(&shared.pruned) = Some(shared.bucket.env().stopwatch());
         Ok(())
+    }
+
+    /// Removes versions that were superseded before any question began that may be answered still.
+    async fn prune_older(&self, shared: &Shared) -> Result<()> {
+        let action = OptimizeAction::Prune {
+            older_than: Some(Duration::milliseconds(shared.bucket.readers().as_millis() as i64)),
+            // Others may be about to commit theirs; they go after a week.
+            delete_unverified: None,
+            error_if_tagged_old_versions: None,
+        };
+        let pruned = self.collection.table.optimize(action).await;
+        pruned.map(drop).map_err(self.collection.failed("remove superseded files of"))
     }
 
     /// Removes the files of superseded versions. The data folder's lock keeps other processes out, the writer's turn
     /// other writers, and `files` the readers: nobody has a transaction open, so even unverified files may go.
     pub async fn prune(&self) -> Result<()> {
+        if let Home::Bucket(shared) = &self.collection.home {
+            return self.prune_shared(shared).await;
+        }
         let _files = self.collection.files.write().await;
         let action = OptimizeAction::Prune {
             older_than: Some(Duration::zero()),
@@ -87,12 +146,67 @@ impl Writer<'_> {
 
     /// Removes what is superseded where there is much of it, and does nothing that takes long.
     pub async fn prune_if_many(&self) -> Result<()> {
-        if versions(&self.collection.folder) > VERSIONS { self.prune().await } else { Ok(()) }
+        if self.has_many_versions() { self.prune().await } else { Ok(()) }
     }
 
     /// Rewrites what holds deleted or replaced text, metadata or vectors without them: on return, no file has them. Takes as long as
     /// indexing the collection does.
     pub async fn vacuum(&self, vector_index_rows: usize) -> Result<()> {
+        if let Home::Bucket(shared) = &self.collection.home {
+            return self.vacuum_shared(shared, vector_index_rows).await;
+        }
+        self.rewrite(vector_index_rows).await?;
+        self.sync().await?;
+        self.prune().await?;
+        // What was removed does not come back with a power cut.
+        self.sync().await
+    }
+
+    /// In two calls, as other nodes' questions read the files of before for a while: the first rewrites them, and says that some is left; one that
+    /// comes later removes what was superseded.
+    async fn vacuum_shared(&self, shared: &Shared, vector_index_rows: usize) -> Result<()> {
+        let not_yet = |why: &str| {
+            let name = &self.collection.name;
+            let message = format!(
+                "deleted text of collection `{name}` is still in older versions of its table: {why}; it is tried again"
+            );
+            Err(Error::new(ErrorKind::Unavailable, message))
+        };
+        let Some(lease) = lease_of(shared).await? else { return not_yet("another node rewrites it") };
+        let vacuumed = async {
+            let done = locked(&shared.rewritten).as_ref().map(|(since, removals)| (since.elapsed(), *removals));
+            match done {
+                Some((age, _)) if age < shared.bucket.readers() => not_yet("questions of other nodes may read them"),
+                Some((_, removals)) => {
+                    self.prune_older(shared).await?;
+                    *locked(&shared.rewritten) = None;
+                    if removals == shared.removals() {
+                        return Ok(());
+                    }
+                    self.rewrite_shared(shared, vector_index_rows).await?;
+                    not_yet("more was deleted meanwhile")
+                }
+                None => {
+                    self.rewrite_shared(shared, vector_index_rows).await?;
+                    not_yet("questions of other nodes may read them")
+                }
+            }
+        };
+        let vacuumed = vacuumed.await;
+        lease.give_back().await;
+        vacuumed
+    }
+
+    async fn rewrite_shared(&self, shared: &Shared, vector_index_rows: usize) -> Result<()> {
+        let removals = shared.removals();
+        shared.refresh().await?;
+        self.rewrite(vector_index_rows).await?;
+        *locked(&shared.rewritten) = Some((shared.bucket.env().stopwatch(), removals));
+        Ok(())
+    }
+
+    /// Writes data and indexes anew without what was deleted.
+    async fn rewrite(&self, vector_index_rows: usize) -> Result<()> {
         let Collection { table, .. } = self.collection;
         let options = CompactionOptions {
             target_rows_per_fragment: FRAGMENT_ROWS,
@@ -115,9 +229,14 @@ impl Writer<'_> {
             table.drop_index(&index.name).await.map_err(self.collection.failed("drop an index of"))?;
             *locked(&self.collection.vectors_indexed) = Some(false);
         }
-        self.sync().await?;
-        self.prune().await?;
-        // What was removed does not come back with a power cut.
-        self.sync().await
+        Ok(())
+    }
+}
+
+/// Whether nobody else has the lease.
+async fn may_go_on(lease: &mut Option<&mut Lease>) -> Result<bool> {
+    match lease {
+        Some(lease) => lease.renew().await,
+        None => Ok(true),
     }
 }

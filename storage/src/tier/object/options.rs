@@ -123,11 +123,11 @@ pub(super) fn shown(url: &str) -> String {
     }
 }
 
-/// The store that the options name, and the prefix of all names in it.
+/// The store that the options name, and the prefix of all names in it: what else is kept in a bucket is reached in the same way.
 ///
 /// # Errors
 /// `InvalidInput` for a URL or an option that cannot be used; nothing is asked of the network.
-pub(super) fn connect(options: &ObjectOptions) -> Result<(Arc<dyn ObjectStore>, Path)> {
+pub fn connect(options: &ObjectOptions) -> Result<(Arc<dyn ObjectStore>, Path)> {
     let shown = shown(&options.url);
     let malformed = |why: &str| {
         Error::invalid_input(format!(

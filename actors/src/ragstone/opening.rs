@@ -1,0 +1,42 @@
+//! The data folder and the corpus, as the settings say.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ragstone_corpus::{Corpus, CorpusOptions, Earlier};
+use ragstone_env::Env;
+
+use crate::encoder::ModelEncoder;
+use crate::error::{Error, ErrorKind, Result};
+use crate::nodes::Joined;
+use crate::settings::Settings;
+
+pub(super) fn create(data: &Path) -> Result<()> {
+    std::fs::create_dir_all(data).map_err(|error| {
+        Error::new(ErrorKind::InvalidInput, format!("{}: cannot create the folder: {error}", data.display()))
+    })
+}
+
+/// The corpus of the data folder, or the one that nodes share.
+pub(super) async fn corpus(
+    joined: Option<&Joined>,
+    data: &Path,
+    passages: ModelEncoder,
+    earlier: Earlier<'_>,
+    options: CorpusOptions,
+) -> Result<Corpus> {
+    let passages = Arc::new(passages);
+    match joined {
+        Some(joined) => Corpus::open_shared(joined.bucket.clone(), passages, earlier, options).await,
+        None => Corpus::open_with(&data.join("corpus"), passages, earlier, options).await,
+    }
+}
+
+pub(super) fn corpus_options(settings: &Settings, env: &Env) -> CorpusOptions {
+    CorpusOptions {
+        chunk_tokens: settings.chunk_tokens,
+        chunk_overlap_tokens: settings.chunk_overlap_tokens,
+        vector_index_rows: settings.vector_index_rows,
+        env: env.clone(),
+    }
+}

@@ -1,0 +1,346 @@
+//! Commits to a table in object storage, by one task a node and collection: what is added and deleted within an interval goes together, as
+//! every commit of every node waits for those before it.
+//!
+//! ```text
+//! changes that wait -> those of different documents together -> one commit -> look: is it there? -> whoever waits hears
+//!        ^                                                          |  the answer was lost: look whether it is there, before another try
+//!        +---------------- at most one in an interval --------------+
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_schema::SchemaRef;
+use futures::TryStreamExt;
+use lancedb::Table;
+use lancedb::datafusion::prelude::{col, lit};
+use lancedb::query::{ExecutableQuery, QueryBase, Select};
+use tokio::sync::oneshot;
+
+use super::{any_of, is_document};
+use crate::bucket::{Bucket, pointer_of};
+use crate::disk::failed;
+use crate::naming::unknown;
+use crate::schema;
+use crate::{Error, ErrorKind, Result};
+use ragstone_env::Stopwatch;
+use ragstone_env::lock::locked;
+
+/// Tries of one commit.
+const ATTEMPTS: usize = 4;
+/// Rows of one commit, unless one change has more.
+const MOST_ROWS: usize = 4096;
+
+/// What a table in object storage has that one in a folder has not.
+pub(crate) struct Shared {
+    pub bucket: Bucket,
+    /// Of its table.
+    pub id: String,
+    collection: String,
+    table: Table,
+    schema: SchemaRef,
+    queue: Mutex<Queue>,
+    /// Commits that took something out.
+    removals: AtomicU64,
+    /// When its files were last rewritten without what was deleted, and how many removals there had been.
+    pub(super) rewritten: Mutex<Option<(Stopwatch, u64)>>,
+    /// When it was last looked whether its indexes and files want care.
+    pub(super) tidied: Mutex<Option<Stopwatch>>,
+    /// When its superseded versions were last removed.
+    pub(super) pruned: Mutex<Option<Stopwatch>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    is_running: bool,
+    /// Since the last commit began.
+    last: Option<Stopwatch>,
+}
+
+struct Waiting {
+    change: Change,
+    done: oneshot::Sender<Result<()>>,
+}
+
+/// What is to be committed together.
+#[derive(Default)]
+pub(crate) struct Change {
+    pub rows: Option<RecordBatch>,
+    /// The documents of the rows: id, version, generation.
+    pub added: Vec<Added>,
+    /// Documents whose older rows go.
+    pub removed: Vec<String>,
+}
+
+/// A document as its rows have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Added {
+    pub id: String,
+    pub version: String,
+    pub generation: u64,
+}
+
+impl Change {
+    fn documents(&self) -> impl Iterator<Item = &str> {
+        self.added.iter().map(|added| added.id.as_str()).chain(self.removed.iter().map(String::as_str))
+    }
+
+    fn rows(&self) -> usize {
+        self.rows.as_ref().map_or(0, RecordBatch::num_rows)
+    }
+}
+
+impl Shared {
+    pub fn new(bucket: Bucket, (collection, id): (&str, &str), table: Table, schema: SchemaRef) -> Arc<Self> {
+        Arc::new(Self {
+            bucket,
+            id: id.to_owned(),
+            collection: collection.to_owned(),
+            table,
+            schema,
+            queue: Mutex::default(),
+            removals: AtomicU64::new(0),
+            rewritten: Mutex::default(),
+            tidied: Mutex::default(),
+            pruned: Mutex::default(),
+        })
+    }
+
+    /// Sees what all nodes committed until now.
+    pub async fn refresh(&self) -> Result<()> {
+        self.table.checkout_latest().await.map_err(failed(format!("read collection `{}`", self.collection)))
+    }
+
+    pub fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+
+    /// Commits a change, with others that wait; on return it is in the bucket. It goes on if its caller leaves.
+    ///
+    /// # Errors
+    /// `NotFound` where the collection was deleted meanwhile; `Unavailable` where the bucket does not answer: then nobody knows whether it is
+    /// there, and the same change again does no harm.
+    pub async fn commit(self: &Arc<Self>, change: Change) -> Result<()> {
+        let (done, hearing) = oneshot::channel();
+        let begins = {
+            let mut queue = locked(&self.queue);
+            queue.waiting.push(Waiting { change, done });
+            !std::mem::replace(&mut queue.is_running, true)
+        };
+        if begins {
+            tokio::spawn(self.clone().run());
+        }
+        let broken = |_| Error::new(ErrorKind::Internal, "the task that commits to a collection broke off; try again");
+        hearing.await.map_err(broken)?
+    }
+
+    /// Commits until nothing waits.
+    async fn run(self: Arc<Self>) {
+        let _running = Running(&self);
+        loop {
+            let pause = {
+                let queue = locked(&self.queue);
+                let since = queue.last.as_ref().map(Stopwatch::elapsed);
+                since.and_then(|since| self.bucket.interval().checked_sub(since))
+            };
+            if let Some(pause) = pause {
+                tokio::time::sleep(pause).await;
+            }
+            let batch = {
+                let mut queue = locked(&self.queue);
+                let batch = together(&mut queue.waiting);
+                if batch.is_empty() {
+                    queue.is_running = false;
+                    return;
+                }
+                queue.last = Some(self.bucket.env().stopwatch());
+                batch
+            };
+            let (changes, hearing): (Vec<Change>, Vec<_>) =
+                batch.into_iter().map(|waiting| (waiting.change, waiting.done)).unzip();
+            let committed = self.commit_all(merged(changes)).await;
+            for done in hearing {
+                let same = match &committed {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(Error::new(error.kind(), error.to_string())),
+                };
+                // Who does not wait any more need not hear of it.
+                let _ = done.send(same);
+            }
+        }
+    }
+
+    async fn commit_all(&self, (rows, added, removed): (Vec<RecordBatch>, Vec<Added>, Vec<String>)) -> Result<()> {
+        let mut refused = None;
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                self.refresh().await?;
+                if self.is_done(&added, &removed).await? {
+                    refused = None;
+                    break;
+                }
+            }
+            match self.try_once(&rows, &removed, attempt == 0).await {
+                Ok(()) => {
+                    refused = None;
+                    break;
+                }
+                Err(error) => {
+                    tracing::debug!(collection = self.collection, %error, "a commit's end is not known; it is looked up");
+                    refused = Some(error);
+                }
+            }
+        }
+        if let Some(error) = refused {
+            let doing = format!("write to collection `{}`", self.collection);
+            let message = failed(doing)(error).to_string();
+            return Err(Error::new(ErrorKind::Unavailable, format!("{message}; try again")));
+        }
+        if !removed.is_empty() {
+            self.removals.fetch_add(1, Ordering::AcqRel);
+        }
+        self.drop_earlier_generations(&added).await?;
+        match pointer_of(&self.bucket, &self.collection).await? {
+            Some(id) if id == self.id => Ok(()),
+            // What was committed went with the table.
+            _ => Err(unknown(&self.collection)),
+        }
+    }
+
+    /// Where it is the first try, rows are simply added; a merge finds those that are there already.
+    async fn try_once(&self, rows: &[RecordBatch], removed: &[String], is_first: bool) -> lancedb::Result<()> {
+        if rows.is_empty() {
+            return self.table.delete(&any_of(removed)).await.map(drop);
+        }
+        if removed.is_empty() && is_first {
+            return self.table.add(rows.to_vec()).execute().await.map(drop);
+        }
+        let mut merge = self.table.merge_insert(&["document_id", "version", "ordinal"]);
+        merge.when_not_matched_insert_all();
+        if !removed.is_empty() {
+            merge.when_not_matched_by_source_delete_expr(any_of(removed));
+        }
+        let rows = rows.to_owned();
+        let batches = RecordBatchIterator::new(rows.into_iter().map(Ok), self.schema.clone());
+        merge.execute(Box::new(batches)).await.map(drop)
+    }
+
+    /// Whether a change whose answer was lost is there.
+    async fn is_done(&self, added: &[Added], removed: &[String]) -> Result<bool> {
+        let documents: Vec<String> =
+            added.iter().map(|added| added.id.clone()).chain(removed.iter().cloned()).collect();
+        let present = self.present(&documents).await?;
+        let is_there = |added: &Added| present.get(&added.id).is_some_and(|all| all.contains(added));
+        let is_gone = |id: &String| {
+            let wanted = added.iter().find(|added| added.id == *id);
+            present.get(id).is_none_or(|all| all.iter().all(|there| Some(there) == wanted))
+        };
+        Ok(added.iter().all(is_there) && removed.iter().all(is_gone))
+    }
+
+    /// Of a document that two nodes added, the rows of the later claim stay. Whoever commits last sees both.
+    async fn drop_earlier_generations(&self, added: &[Added]) -> Result<()> {
+        if added.is_empty() {
+            return Ok(());
+        }
+        let documents: Vec<String> = added.iter().map(|added| added.id.clone()).collect();
+        for (id, all) in self.present(&documents).await? {
+            let newest = all.iter().map(|added| added.generation).max().unwrap_or_default();
+            if all.iter().any(|added| added.generation < newest) {
+                tracing::info!(
+                    collection = self.collection,
+                    document = id,
+                    "two nodes added a document; the later one's stays"
+                );
+                let earlier = is_document(&id).and(col("generation").lt(lit(newest)));
+                let deleted = self.table.delete(&earlier).await;
+                deleted.map_err(failed(format!("delete from collection `{}`", self.collection)))?;
+                self.removals.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is there of documents, by their ids.
+    async fn present(&self, documents: &[String]) -> Result<HashMap<String, Vec<Added>>> {
+        let doing = || failed(format!("read collection `{}`", self.collection));
+        let columns = Select::columns(&["document_id", "version", "generation"]);
+        let first = any_of(documents).and(col("ordinal").eq(lit(0_u32)));
+        let stream = self.table.query().only_if_expr(first).select(columns).execute().await.map_err(doing())?;
+        let batches: Vec<RecordBatch> = stream.try_collect().await.map_err(doing())?;
+        let mut present: HashMap<String, Vec<Added>> = HashMap::new();
+        for batch in batches {
+            let (ids, versions) = (schema::strings(&batch, "document_id")?, schema::strings(&batch, "version")?);
+            let generations = batch.column_by_name("generation").map(|column| column.as_primitive::<UInt64Type>());
+            for row in 0..batch.num_rows() {
+                let generation = generations.map_or(0, |generations| generations.value(row));
+                let added =
+                    Added { id: ids.value(row).to_owned(), version: versions.value(row).to_owned(), generation };
+                present.entry(added.id.clone()).or_default().push(added);
+            }
+        }
+        Ok(present)
+    }
+}
+
+/// Whoever comes after a task that broke off begins another one.
+struct Running<'a>(&'a Shared);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut queue = locked(&self.0.queue);
+        if queue.is_running {
+            queue.is_running = false;
+            queue.waiting.clear();
+        }
+    }
+}
+
+/// Takes what may go into one commit: changes of different documents, in the order in which they came. Pure.
+fn together(waiting: &mut Vec<Waiting>) -> Vec<Waiting> {
+    let (mut documents, mut rows, mut count) = (HashSet::new(), 0, 0);
+    for next in waiting.iter() {
+        let own: HashSet<&str> = next.change.documents().collect();
+        rows += next.change.rows();
+        if count > 0 && (rows > MOST_ROWS || own.iter().any(|id| documents.contains(*id))) {
+            break;
+        }
+        documents.extend(own.into_iter().map(str::to_owned));
+        count += 1;
+    }
+    waiting.drain(..count).collect()
+}
+
+fn merged(changes: Vec<Change>) -> (Vec<RecordBatch>, Vec<Added>, Vec<String>) {
+    let (mut rows, mut added, mut removed) = (Vec::new(), Vec::new(), Vec::new());
+    for change in changes {
+        rows.extend(change.rows.filter(|rows| rows.num_rows() > 0));
+        added.extend(change.added);
+        removed.extend(change.removed);
+    }
+    (rows, added, removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(added: &[&str], removed: &[&str]) -> Waiting {
+        let added = added.iter().map(|id| Added { id: (*id).into(), version: "v".into(), generation: 1 }).collect();
+        let removed = removed.iter().map(|id| (*id).into()).collect();
+        Waiting { change: Change { rows: None, added, removed }, done: oneshot::channel().0 }
+    }
+
+    #[test]
+    fn changes_of_one_document_are_committed_one_after_the_other() {
+        let mut waiting = vec![change(&["a"], &["a"]), change(&["b"], &[]), change(&[], &["a"]), change(&["c"], &[])];
+        assert_eq!(together(&mut waiting).len(), 2);
+        assert_eq!(together(&mut waiting).len(), 2, "and what comes behind it goes with it");
+        assert!(together(&mut waiting).is_empty());
+    }
+}
