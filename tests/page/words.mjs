@@ -48,7 +48,8 @@ for (const question of ["Who owns 16 bells?", "What is made by Callux Motors, an
   await turn.getByRole("cell", { name: /^passage 1: (zebra|Item10|item9)$/ }).waitFor();
   const titles = await turn.locator(".citations summary").allInnerTexts();
   const named = (await turn.getByRole("cell", { name: /^passage \d: / }).allInnerTexts()).map((text) => text.replace(/^passage \d: /, ""));
-  assert.deepEqual(named, titles.map((text) => text.replace(/ [\d.-]+$/, "")));
+  // Citations stand by rank, segments as the prompt has them: it may begin with what is stored.
+  assert.deepEqual(named.sort(), titles.map((text) => text.replace(/ [\d.-]+$/, "")).sort());
   const [, ...counts] = numbers((await turn.locator(".plan p").first().innerText()).split("\n")[0]);
   const rows = await turn.getByRole("region", { name: "Segments, in the prompt's order" }).locator("tbody td:nth-child(2)").allInnerTexts();
   const sum = (list) => list.reduce((all, one) => all + one, 0);
