@@ -40,7 +40,10 @@ class Daemon:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def kill(self):
-        self._listener.shutdown(socket.SHUT_RDWR)
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it is dead
         self._listener.close()
         for client in self._clients:
             try:

@@ -272,18 +272,36 @@ class IdentityTests(Place):
 
 
 class LeftoverTests(Place):
-    def test_only_what_nobody_uses_and_is_old_goes(self):
-        names = ["vllm_offload_dead.mmap", "ragstone_kv_1_dead", "vllm_offload_mapped.mmap", "vllm_offload_open.mmap", "somebody's"]
-        for name in names:
-            (self.dir / name).write_bytes(bytes(4096))
-        with open(self.dir / names[2], "r+b") as file:
-            mapped = mmap.mmap(file.fileno(), 0)
-        opened = open(self.dir / names[3], "rb")
-        self.assertEqual(clear_leftovers(str(self.dir)), [], "they are young")
-        gone = clear_leftovers(str(self.dir), now=time.time() + 3600)
-        self.assertEqual(sorted(Path(path).name for path in gone), ["ragstone_kv_1_dead", "vllm_offload_dead.mmap"])
-        mapped.close()
-        opened.close()
+    def leave(self, kill):
+        """A process that marks a region; its region."""
+        region = self.dir / f"vllm_offload_{kill}.mmap"
+        region.write_bytes(bytes(4096))
+        code = f"import sys, time; sys.path[:0] = [{str(HERE.parent / 'kv')!r}]; from ragstone_kv import Mark, Rows; "
+        code += f"mark = Mark({str(region)!r}, {str(self.dir)!r}); rows = Rows(2, 4096, {str(self.dir)!r}); print('up', flush=True); time.sleep(600)"
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        self.assertEqual(process.stdout.readline(), "up\n")
+        process.stdout.close()
+        self.addCleanup(lambda: (process.kill(), process.wait()))
+        if kill:
+            process.kill()
+            process.wait()
+        return region
+
+    def test_only_what_dead_engines_left_goes(self):
+        dead, alive = self.leave(True), self.leave(False)
+        other = self.dir / "vllm_offload_of_another_tier.mmap"
+        other.write_bytes(bytes(4096))
+        gone = clear_leftovers(str(self.dir))
+        self.assertEqual(len(gone), 3, gone)
+        self.assertEqual((dead.exists(), alive.exists(), other.exists()), (False, True, True))
+        self.assertEqual(clear_leftovers(str(self.dir)), [])
+
+    def test_a_name_that_another_file_has_by_now_stays(self):
+        dead = self.leave(True)
+        dead.rename(self.dir / "moved")
+        dead.write_bytes(b"another engine's")
+        clear_leftovers(str(self.dir))
+        self.assertEqual(dead.read_bytes(), b"another engine's")
 
 
 class TierTests(Place):
@@ -371,7 +389,13 @@ class TierTests(Place):
         tier = self.tier()
         self.store(tier, [1, 2])
         self.restart()
-        until(lambda: self.known(tier, [1, 2], str(time.monotonic())) == [True, True])
+
+        def found():
+            has = self.known(tier, [1, 2], "again")
+            tier.on_request_finished(fake.Request("again"))
+            return has == [True, True]
+
+        until(found)
         self.assertEqual(self.known(self.tier(), [1, 2]), [True, True])
 
 

@@ -24,7 +24,8 @@ impl Client {
     /// `Unavailable` if nobody listens there.
     pub fn connect(socket: &Path, limit: Duration, env: Env) -> Result<Self> {
         let stream = UnixStream::connect(socket).map_err(|error| {
-            let message = format!("no daemon answers at {}: {error}; start it with `ragstone kv-serve`", socket.display());
+            let message =
+                format!("no daemon answers at {}: {error}; start it with `ragstone kv-serve`", socket.display());
             Error::new(ErrorKind::Unavailable, message)
         })?;
         stream
@@ -61,8 +62,9 @@ impl Client {
             return Err(Error::new(ErrorKind::DeadlineExceeded, message));
         }
         let gone = || Error::new(ErrorKind::Unavailable, "the daemon ended the connection; connect again");
-        let reply: Reply = serde_json::from_slice(&message?.ok_or_else(gone)?)
-            .map_err(|error| Error::new(ErrorKind::Incompatible, format!("the daemon speaks another language: {error}")))?;
+        let reply: Reply = serde_json::from_slice(&message?.ok_or_else(gone)?).map_err(|error| {
+            Error::new(ErrorKind::Incompatible, format!("the daemon speaks another language: {error}"))
+        })?;
         match reply {
             Reply::Error { kind, message, .. } => Err(Error::new(kind_of(kind), message)),
             reply => Ok(reply),

@@ -15,7 +15,7 @@
 //! ```
 //! use std::time::Duration;
 //! use ragstone_env::Env;
-//! use ragstone_kv_serve::{Blocks, BlocksOptions, Client, Key, Namespace, RegionSpec, Reply, Request, Server, VERSION};
+//! use ragstone_kv_serve::{Blocks, BlocksOptions, Client, Hello, Key, Namespace, RegionSpec, Reply, Request, Server, VERSION};
 //!
 //! # fn main() -> ragstone_env::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
@@ -46,7 +46,8 @@
 //!     engine: "vllm".into(),
 //!     engine_version: "0.32.0".into(),
 //! };
-//! client.call(&Request::Hello { version: VERSION, namespace, block_bytes: 4096, region, staging })?;
+//! let hello = Hello { version: VERSION, namespace, block_bytes: 4096, region, staging };
+//! client.call(&Request::Hello(hello.into()))?;
 //!
 //! let keys = vec![Key(b"digest of the first tokens".to_vec())];
 //! client.call(&Request::Store { id: 1, keys: keys.clone(), rows: vec![0], after: None, compute_us: 0 })?;
@@ -78,7 +79,8 @@ mod workers;
 pub use self::blocks::{Blocks, BlocksOptions, PinnedBlock, Space};
 pub use self::client::Client;
 pub use self::message::{
-    Fault, Key, Limits, MOST_KEY_BYTES, MOST_KEYS, NamespaceStatus, RegionSpec, Reply, Request, Status, Stored, VERSION,
+    Fault, Hello, Key, Limits, MOST_KEY_BYTES, MOST_KEYS, NamespaceStatus, RegionSpec, Reply, Request, Status, Stored,
+    VERSION,
 };
 pub use self::namespace::Namespace;
 pub use self::server::{MOST_CONNECTIONS, Server};

@@ -30,23 +30,28 @@ pub struct RegionSpec {
     pub stride: u64,
 }
 
+/// Who a client is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u32,
+    /// What its blocks are.
+    pub namespace: Namespace,
+    /// Bytes of each block.
+    pub block_bytes: u64,
+    /// The engine's memory: [`Request::Store`] reads it, and nothing writes it unless it is the staging area, too.
+    pub region: RegionSpec,
+    /// What [`Request::Load`] writes.
+    pub staging: RegionSpec,
+}
+
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Who it is. Before anything about blocks, and once.
-    Hello {
-        /// [`VERSION`].
-        version: u32,
-        /// What its blocks are.
-        namespace: Namespace,
-        /// Bytes of each block.
-        block_bytes: u64,
-        /// The engine's memory: [`Store`](Self::Store) reads it, and nothing writes it unless it is the staging area, too.
-        region: RegionSpec,
-        /// What [`Load`](Self::Load) writes.
-        staging: RegionSpec,
-    },
+    Hello(Box<Hello>),
     /// Which blocks are stored.
     Has {
         /// Stands in the answer.
@@ -265,7 +270,7 @@ impl Request {
     /// What stands in the answer; a hello has none.
     pub fn id(&self) -> Option<u64> {
         match self {
-            Self::Hello { .. } => None,
+            Self::Hello(_) => None,
             Self::Has { id, .. }
             | Self::Store { id, .. }
             | Self::Load { id, .. }

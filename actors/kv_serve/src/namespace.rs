@@ -44,7 +44,10 @@ impl Namespace {
     pub fn check(&self) -> Result<()> {
         for (name, text) in self.texts().into_iter().chain([("tenant", &self.tenant)]) {
             if text.len() > MOST_FIELD_BYTES {
-                return Err(Error::invalid_input(format!("{name}: {} bytes; {MOST_FIELD_BYTES} at the most", text.len())));
+                return Err(Error::invalid_input(format!(
+                    "{name}: {} bytes; {MOST_FIELD_BYTES} at the most",
+                    text.len()
+                )));
             }
         }
         if self.weights.len() < LEAST_DIGITS || !self.weights.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -117,7 +120,7 @@ mod tests {
             (Namespace { weights: "ab".into(), ..base.clone() }, "weights"),
             (Namespace { groups: long.clone(), ..base.clone() }, "groups"),
             (Namespace { tenant: long, ..base.clone() }, "tenant"),
-            (Namespace { parallel_rank: 1, ..base.clone() }, "parallel_rank"),
+            (Namespace { parallel_rank: 2, ..base.clone() }, "parallel_rank"),
             (Namespace { parallel_size: 0, ..base }, "parallel_rank"),
         ] {
             assert!(wrong.check().unwrap_err().to_string().starts_with(field));

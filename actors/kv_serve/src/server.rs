@@ -139,7 +139,10 @@ fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<Jo
     // The socket's mode keeps others away; this holds also where somebody changed it.
     let is_known = peer::user_of(&stream).is_some_and(|user| user == 0 || user == peer::user());
     if !is_known {
-        return Err(Error::new(ErrorKind::Forbidden, "another user's process connected; it must run as the daemon's user"));
+        return Err(Error::new(
+            ErrorKind::Forbidden,
+            "another user's process connected; it must run as the daemon's user",
+        ));
     }
     let registered = stream.try_clone().map_err(|error| Error::internal(format!("a connection: {error}")))?;
     {

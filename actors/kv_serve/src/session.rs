@@ -11,7 +11,7 @@ use ragstone_env::lock::locked;
 use ragstone_env::{Env, Error, ErrorKind, Result, Stopwatch};
 
 use crate::blocks::{Blocks, PinnedBlock, Space};
-use crate::message::{Fault, Key, Limits, MOST_KEYS, Reply, Request, Status, VERSION};
+use crate::message::{Fault, Hello, Key, Limits, MOST_KEYS, Reply, Request, Status, VERSION};
 use crate::region::{Access, Region};
 use crate::shared::Shared;
 use crate::{peer, wire};
@@ -119,7 +119,7 @@ impl Session {
     /// The answer; `None` where a job gives it. An `InvalidInput` ends the connection.
     fn answer(self: &Arc<Self>, request: Request, shared: &Arc<Shared>) -> Result<Option<Reply>> {
         Ok(Some(match request {
-            Request::Hello { .. } => self.hello(request, &shared.blocks)?,
+            Request::Hello(hello) => self.hello(*hello, &shared.blocks)?,
             Request::Has { id, keys, pin } => {
                 let client = self.client(&keys)?;
                 let found = shared.blocks.find(&client.space, &keys);
@@ -171,12 +171,11 @@ impl Session {
         }))
     }
 
-    fn hello(&self, request: Request, blocks: &Blocks) -> Result<Reply> {
-        let Request::Hello { version, namespace, block_bytes, region, staging } = request else {
-            return Err(Error::internal("a hello is expected"));
-        };
+    fn hello(&self, hello: Hello, blocks: &Blocks) -> Result<Reply> {
+        let Hello { version, namespace, block_bytes, region, staging } = hello;
         if version != VERSION {
-            let message = format!("version {version} of the protocol is not spoken here, {VERSION} is; update the older side");
+            let message =
+                format!("version {version} of the protocol is not spoken here, {VERSION} is; update the older side");
             return Err(Error::invalid_input(message));
         }
         let space = blocks.space(&namespace, block_bytes)?;
@@ -187,11 +186,8 @@ impl Session {
         if self.client.set(Client { space, region, staging }).is_err() {
             return Err(Error::invalid_input("a second hello; open another connection for another namespace"));
         }
-        let limits = Limits {
-            message_bytes: wire::MOST_MESSAGE_BYTES as u64,
-            keys: MOST_KEYS as u64,
-            jobs: MOST_JOBS as u64,
-        };
+        let limits =
+            Limits { message_bytes: wire::MOST_MESSAGE_BYTES as u64, keys: MOST_KEYS as u64, jobs: MOST_JOBS as u64 };
         Ok(Reply::Hello { version: VERSION, namespace, limits })
     }
 

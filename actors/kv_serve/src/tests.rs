@@ -78,7 +78,8 @@ impl Place {
     fn silent_engine(&self, name: &str) -> Engine {
         let file = |what: &str| {
             let path = self.dir.path().join(format!("{name}.{what}"));
-            let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+            let file =
+                std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
             file.set_len(ROWS * STRIDE).unwrap();
             (RegionSpec { path, rows: ROWS, stride: STRIDE }, file)
         };
@@ -95,14 +96,13 @@ struct Engine {
 }
 
 impl Engine {
+    fn hello_of(&self, namespace: &Namespace) -> Hello {
+        let (region, staging) = (self.region.0.clone(), self.staging.0.clone());
+        Hello { version: VERSION, namespace: namespace.clone(), block_bytes: BLOCK, region, staging }
+    }
+
     fn hello_request(&self, namespace: &Namespace) -> Request {
-        Request::Hello {
-            version: VERSION,
-            namespace: namespace.clone(),
-            block_bytes: BLOCK,
-            region: self.region.0.clone(),
-            staging: self.staging.0.clone(),
-        }
+        Request::Hello(self.hello_of(namespace).into())
     }
 
     fn hello(&mut self, namespace: &Namespace) {

@@ -44,7 +44,9 @@ pub fn read(stream: &mut impl Read, env: &Env, tick: &mut dyn FnMut()) -> Result
     }
     let length = u32::from_le_bytes(prefix) as usize;
     if length == 0 || length > MOST_MESSAGE_BYTES {
-        return Err(Error::invalid_input(format!("a message of {length} bytes; 1 to {MOST_MESSAGE_BYTES} are allowed")));
+        return Err(Error::invalid_input(format!(
+            "a message of {length} bytes; 1 to {MOST_MESSAGE_BYTES} are allowed"
+        )));
     }
     let mut body = vec![0; length];
     Ok(fill(stream, &mut body, env, &mut begun, tick)?.then_some(body))

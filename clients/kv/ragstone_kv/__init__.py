@@ -2,6 +2,6 @@
 
 from .identity import instruction_set, weights_digest
 from .link import Link, Region
-from .memory import clear_leftovers
+from .memory import Mark, Rows, clear_leftovers
 
-__all__ = ["Link", "Region", "clear_leftovers", "instruction_set", "weights_digest"]
+__all__ = ["Link", "Mark", "Region", "Rows", "clear_leftovers", "instruction_set", "weights_digest"]

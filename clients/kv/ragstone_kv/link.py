@@ -20,7 +20,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from .memory import FOLDER, Staging
+from .memory import FOLDER, Rows
 
 log = logging.getLogger("ragstone_kv")
 
@@ -218,7 +218,7 @@ class Link:
             return False
 
     def _connect(self):
-        self._staging = Staging(self._staging_rows, self._block, self._folder)
+        self._staging = Rows(self._staging_rows, self._block, self._folder)
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             stream.settimeout(CONNECT_S)
@@ -380,8 +380,7 @@ class Link:
             return  # misses
         for at, has in enumerate(results):
             if has is True and job.kind == "load":
-                begin = part.slots[at] * self._block
-                job.take(part.begin + at, self._staging.view[begin : begin + self._block])
+                job.take(part.begin + at, self._staging.row(part.slots[at]))
             job.results[part.begin + at] = has is True
 
 

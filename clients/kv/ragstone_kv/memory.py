@@ -1,37 +1,35 @@
-"""Files of shared memory: one of our own, and what killed engines left."""
+"""Files of shared memory: our own, and what a killed engine left.
 
+A file of ours is locked (`flock`) as long as a process lives that has to do with it. The kernel gives locks back however a process ends, and they hold between
+containers that share the folder: who gets the lock of a file knows that its owner is dead.
+"""
+
+import fcntl
 import glob
+import json
 import mmap
 import os
-import time
 import uuid
 
 FOLDER = "/dev/shm"
 OURS = "ragstone_kv_"
-# What a `kill -9` leaves: vLLM keeps the path of its region as long as it runs.
-LEFT = ("vllm_offload_*.mmap", OURS + "*")
-LEAST_AGE_S = 60
 
 
-class Staging:
-    """Rows that the daemon writes and we read. Each connection has its own: a daemon that is stuck and wakes up late writes where nobody looks any more."""
+class SharedFile:
+    """A locked file of this process's own."""
 
-    def __init__(self, rows, stride, folder=FOLDER):
-        self.rows, self.stride = rows, stride
-        self.path = os.path.join(folder, f"{OURS}{os.getpid()}_{uuid.uuid4().hex}")
-        handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        try:
-            os.ftruncate(handle, rows * stride)
-            self._map = mmap.mmap(handle, rows * stride, prot=mmap.PROT_READ)
-        except BaseException:
-            self.unlink()
-            raise
-        finally:
-            os.close(handle)
-        self.view = memoryview(self._map)
+    def __init__(self, folder=FOLDER):
+        while True:
+            self.path = os.path.join(folder, f"{OURS}{os.getpid()}_{uuid.uuid4().hex}")
+            self.handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            try:
+                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.stat(self.path)
+                return
+            except OSError:  # who clears leftovers was quicker
+                self.close()
 
     def unlink(self):
-        """Once the daemon has opened it nobody needs its name, and a kill leaves nothing."""
         try:
             os.unlink(self.path)
         except OSError:
@@ -39,65 +37,76 @@ class Staging:
 
     def close(self):
         self.unlink()
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+
+class Rows(SharedFile):
+    """Rows of shared memory. Those that the daemon writes are new for each connection: one that is stuck and wakes up late writes where nobody looks any more."""
+
+    def __init__(self, rows, stride, folder=FOLDER):
+        super().__init__(folder)
+        self.rows, self.stride = rows, stride
         try:
-            self.view.release()
+            os.posix_fallocate(self.handle, 0, rows * stride)  # full memory is an error here, not a signal later
+            self._map = mmap.mmap(self.handle, rows * stride)
+        except BaseException:
+            super().close()
+            raise
+        self._view = memoryview(self._map)
+
+    def row(self, row):
+        return self._view[row * self.stride : (row + 1) * self.stride]
+
+    def close(self):
+        super().close()
+        try:
+            self._view.release()
             self._map.close()
         except BufferError:
             pass  # somebody still looks at a row: it goes with him
 
 
-def clear_leftovers(folder=FOLDER, now=None):
-    """Removes regions whose engine is dead: of this user, older than a minute, mapped and opened by no process. Gives their paths.
+class Mark(SharedFile):
+    """Says which region an engine has, so that it can be removed when the engine is dead. vLLM keeps the name of its region, and a `kill -9` leaves it."""
 
-    Processes of other containers are not seen. Where containers share the folder, do not call it.
-    """
-    now = time.time() if now is None else now
-    found = []
-    for pattern in LEFT:
-        for path in glob.glob(os.path.join(folder, pattern)):
-            try:
-                at = os.lstat(path)
-            except OSError:
-                continue
-            if at.st_uid == os.geteuid() and now - max(at.st_mtime, at.st_ctime) > LEAST_AGE_S:
-                found.append((path, at))
-    if not found:
-        return []
-    used = _used()
-    if used is None:
-        return []
+    def __init__(self, region, folder=FOLDER):
+        super().__init__(folder)
+        at = os.stat(region)
+        os.write(self.handle, json.dumps({"region": region, "device": at.st_dev, "inode": at.st_ino}).encode())
+
+
+def clear_leftovers(folder=FOLDER):
+    """Removes the files of dead processes of this user that had marked them. Gives their paths."""
     gone = []
-    for path, at in found:
-        if (at.st_dev, at.st_ino) in used:
+    for path in glob.glob(os.path.join(glob.escape(folder), OURS + "*")):
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
             continue
         try:
+            if os.fstat(handle).st_uid != os.geteuid():
+                continue
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            gone += _remove_region(os.read(handle, 4096))
             os.unlink(path)
             gone.append(path)
         except OSError:
-            pass
+            continue  # its owner lives, or somebody else was quicker
+        finally:
+            os.close(handle)
     return gone
 
 
-def _used():
-    """(device, inode) of every file that a process of this user has mapped or open; `None` if one of them cannot be asked."""
-    used = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.stat(f"/proc/{pid}").st_uid != os.geteuid() and os.geteuid() != 0:
-                continue
-            with open(f"/proc/{pid}/maps") as maps:
-                for line in maps:
-                    fields = line.split(maxsplit=5)
-                    major, minor = fields[3].split(":")
-                    used.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
-            for handle in os.listdir(f"/proc/{pid}/fd"):
-                try:
-                    at = os.stat(f"/proc/{pid}/fd/{handle}")
-                    used.add((at.st_dev, at.st_ino))
-                except OSError:
-                    continue
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        except OSError:
-            return None
-    return used
+def _remove_region(mark):
+    """The region that a mark names, if it is still that file."""
+    try:
+        mark = json.loads(mark)
+        region, at = mark["region"], os.lstat(mark["region"])
+        if (at.st_dev, at.st_ino, at.st_uid) == (mark["device"], mark["inode"], os.geteuid()):
+            os.unlink(region)
+            return [region]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return []

@@ -6,16 +6,13 @@ SGLang calls it from threads of its own, which may wait. Its host memory is no f
 import hashlib
 import json
 import logging
-import mmap
 import os
 import threading
-import uuid
 
 import sglang
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
-from ragstone_kv import Link, Region, instruction_set, weights_digest
-from ragstone_kv.memory import FOLDER, OURS
+from ragstone_kv import Link, Region, Rows, instruction_set, weights_digest
 
 log = logging.getLogger("sglang.ragstone")
 
@@ -170,22 +167,12 @@ class RagstoneHiCache(HiCacheStorage):
         return results
 
 
-class _Outgoing:
+class _Outgoing(Rows):
     """Rows that we write and the daemon reads. A row is used again only when its job was reported: a daemon that is late by then finds the connection closed."""
 
     def __init__(self, rows, stride):
-        self.rows, self._stride = rows, stride
-        self.path = os.path.join(FOLDER, f"{OURS}{os.getpid()}_{uuid.uuid4().hex}")
-        handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        try:
-            os.posix_fallocate(handle, 0, rows * stride)  # a full /dev/shm is an error here, not a signal later
-            self._map = mmap.mmap(handle, rows * stride)
-        except BaseException:
-            os.unlink(self.path)
-            raise
-        finally:
-            os.close(handle)
-        self._view, self._free, self._changed = memoryview(self._map), list(range(rows)), threading.Condition()
+        super().__init__(rows, stride)
+        self._free, self._changed = list(range(rows)), threading.Condition()
 
     def take(self, count):
         with self._changed:
@@ -196,14 +183,6 @@ class _Outgoing:
         with self._changed:
             self._free.extend(rows)
             self._changed.notify_all()
-
-    def row(self, row):
-        return self._view[row * self._stride : (row + 1) * self._stride]
-
-    def close(self):
-        os.unlink(self.path)
-        self._view.release()
-        self._map.close()
 
 
 def _name(key):

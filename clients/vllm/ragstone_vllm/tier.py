@@ -15,7 +15,7 @@ import vllm
 from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadingCounterMetadata, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from ragstone_kv import Link, Region, clear_leftovers, instruction_set, weights_digest
+from ragstone_kv import Link, Mark, Region, clear_leftovers, instruction_set, weights_digest
 
 log = logging.getLogger("vllm.ragstone")
 
@@ -40,7 +40,7 @@ class RagstoneTier(SecondaryTierManager):
 
     socket: its socket. weights: the folder of the model's files, if `--model` is none. tenant: whose blocks; tenants share nothing. variant: anything that changes KV and is
     not in the files, such as `--hf-overrides`. staging_bytes: memory in /dev/shm for blocks on their way in. deadline_s: how long a job may take, and a second more for each
-    50 MB. clear_leftovers: remove regions in /dev/shm that killed engines left; not where containers share the folder.
+    50 MB. clear_leftovers: remove regions in /dev/shm that engines with this tier left when they were killed.
     """
 
     medium = Medium.STORAGE
@@ -70,16 +70,16 @@ class RagstoneTier(SecondaryTierManager):
         rows, stride = len(primary_kv_view), self._block_size_bytes
         # A view of rows cannot be indexed by row; one of bytes can be cut.
         self._rows = primary_kv_view.cast("B")
-        folder = weights or _folder_of(config.model.name)
+        folder, region = weights or _folder_of(config.model.name), region_path(offloading_spec)
         self._known, self._of_request, self._to_ask, self._loading = {}, {}, [], {}
         self._answers, self._finished = queue.SimpleQueue(), queue.SimpleQueue()
         self._last_stored, self._asked, self._jobs, self._reported = {}, 0, 0, {}
-        self._not_loaded = 0
+        self._not_loaded, self._mark = 0, _mark(region)
         self._link = Link(
             socket,
             lambda: namespace_of(config, folder, tenant, variant, digest_cache),
             stride,
-            Region(region_path(offloading_spec), rows, stride),
+            Region(region, rows, stride),
             staging_rows=max(1, min(rows, staging_bytes // stride)),
             deadline_s=deadline_s,
         )
@@ -197,6 +197,8 @@ class RagstoneTier(SecondaryTierManager):
     def shutdown(self):
         self._link.close()
         self._rows.release()
+        if self._mark is not None:
+            self._mark.close()
 
     # What people watch.
 
@@ -266,6 +268,14 @@ def _clear():
             log.warning("removed %s, which a dead engine left", path)
     except OSError as error:
         log.warning("leftovers in /dev/shm were not looked for: %s", error)
+
+
+def _mark(region):
+    try:
+        return Mark(region)
+    except OSError as error:
+        log.warning("a kill would leave %s: %s", region, error)
+        return None
 
 
 def _is_cpu():

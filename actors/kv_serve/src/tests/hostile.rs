@@ -83,17 +83,14 @@ fn hellos_of_no_use_are_refused_with_the_reason() {
     let place = Place::new(PLENTY, 0);
     let _daemon = place.daemon();
     let engine = place.silent_engine("e");
-    let hello = engine.hello_request(&namespace());
+    let hello = engine.hello_of(&namespace());
     let dir = place.dir.path().to_owned();
     let (region, staging) = (engine.region.0.clone(), engine.staging.0.clone());
     std::os::unix::fs::symlink(&region.path, dir.join("link")).unwrap();
     let with = |change: &dyn Fn(&mut RegionSpec)| {
         let mut changed = region.clone();
         change(&mut changed);
-        let mut request = hello.clone();
-        let Request::Hello { region, .. } = &mut request else { unreachable!() };
-        *region = changed;
-        request
+        Request::Hello(Hello { region: changed, ..hello.clone() }.into())
     };
     let socket = place.socket();
     let mut wrong = vec![
@@ -117,7 +114,8 @@ fn hellos_of_no_use_are_refused_with_the_reason() {
     ] {
         let namespace = Namespace { weights, ..namespace() };
         let (region, staging) = (region.clone(), staging.clone());
-        wrong.push((word, word, Request::Hello { version, namespace, block_bytes, region, staging }));
+        let hello = Hello { version, namespace, block_bytes, region, staging };
+        wrong.push((word, word, Request::Hello(hello.into())));
     }
     for (what, word, request) in wrong {
         let error = place.connect().call(&request).expect_err(what);
@@ -125,7 +123,7 @@ fn hellos_of_no_use_are_refused_with_the_reason() {
     }
     // Another user's memory is not read, even by a daemon that could.
     if std::os::unix::fs::chown(&region.path, Some(12_345), None).is_ok() {
-        let error = place.connect().call(&hello).unwrap_err();
+        let error = place.connect().call(&Request::Hello(hello.into())).unwrap_err();
         assert!(error.to_string().contains("user"), "{error}");
     }
 }
@@ -152,8 +150,8 @@ fn a_connection_that_ends_at_any_byte_leaves_nothing_behind() {
         // Never more at once than may be.
         wait_until(|| engine_is_alone(&daemon, 8));
     }
-    wait_until(|| engine_is_alone(&daemon, 1));
-    assert_eq!(daemon.blocks().pinned_bytes(), 0, "pins of the dead are given back");
+    // Pins of the dead are given back.
+    wait_until(|| engine_is_alone(&daemon, 1) && daemon.blocks().pinned_bytes() == 0);
     assert_eq!(engine.load(&[1]), [true]);
     assert_eq!(engine.has(&[2], false), [false]);
 }

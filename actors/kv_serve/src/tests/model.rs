@@ -70,7 +70,7 @@ fn run(place: &Place, steps: &[Step], keeps_all: bool) {
             }
             Step::Release(of, ids) => {
                 engines[*of].release(ids);
-                ids.iter().for_each(|id| drop(pinned[*of].remove(id)));
+                pinned[*of].retain(|id| !ids.contains(id));
             }
             Step::Evict(of) => {
                 engines[*of].evict(&digests[*of], None).unwrap();

@@ -20,10 +20,8 @@ fn whatever_differs_in_a_namespace_nothing_is_hit() {
         assert_eq!(other.load(&[1]), [false], "{field}");
     }
     let mut other = place.silent_engine("other-size");
-    let mut hello = other.hello_request(&namespace());
-    let Request::Hello { block_bytes, .. } = &mut hello else { unreachable!() };
-    *block_bytes = BLOCK - 4;
-    other.client.call(&hello).unwrap();
+    let hello = Hello { block_bytes: BLOCK - 4, ..other.hello_of(&namespace()) };
+    other.client.call(&Request::Hello(hello.into())).unwrap();
     assert_eq!(other.has(&[1], false), [false], "other blocks");
     assert_eq!(place.engine("again", &namespace()).load(&[1]), [true], "what one stored another hits");
 }

@@ -176,7 +176,10 @@ mod tests {
         let error = square(&mut k.iter().zip(&read).map(|(a, b)| a - b));
         let relative = (error / square(&mut k.iter().copied())).sqrt();
         assert!((0.0050..0.0062).contains(&relative), "{relative}");
-        assert_eq!(frame_bytes(&FrameShape { tokens: 1, kv_dim: 64, dtype: KvDtype::Bf16, content: Content::Numbers }), Some(2 * 68 + 8));
+        assert_eq!(
+            frame_bytes(&FrameShape { tokens: 1, kv_dim: 64, dtype: KvDtype::Bf16, content: Content::Numbers }),
+            Some(2 * 68 + 8)
+        );
     }
 
     #[test]
