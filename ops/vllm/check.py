@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CLIENTS = HERE.parent.parent / "clients"
-BLOCK, ANSWER = 128, 16
+BLOCK, ANSWER = 128, 8
 LONG = 4096
 
 
@@ -178,6 +178,8 @@ def damage(bucket):
 
 
 def main():
+    # Ends what it started, however it is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     options = argparse.ArgumentParser()
     for name in ("program", "model", "other", "out"):
         options.add_argument("--" + name, required=True)

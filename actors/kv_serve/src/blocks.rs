@@ -47,6 +47,8 @@ pub struct Blocks {
     spaces: Mutex<HashMap<Arc<str>, Arc<Counts>>>,
     /// Bytes of blocks that connections keep.
     pinned_bytes: AtomicU64,
+    /// Namespaces that were evicted: what was pinned before is looked up anew.
+    evictions: AtomicU64,
     env: Env,
 }
 
@@ -72,6 +74,7 @@ pub struct PinnedBlock {
     found: Found,
     blocks: Arc<Blocks>,
     bytes: u64,
+    evictions: u64,
 }
 
 impl Drop for PinnedBlock {
@@ -111,7 +114,14 @@ impl Blocks {
             options.object_ttl.is_some() || options.object.as_ref().is_some_and(|object| object.capacity_bytes > 0);
         let collect = CollectOptions { ttl: options.object_ttl, ..CollectOptions::default() };
         let object = object.filter(|_| is_bounded).map(|object| (object, collect));
-        Ok(Self { store, object, spaces: Mutex::default(), pinned_bytes: AtomicU64::new(0), env })
+        Ok(Self {
+            store,
+            object,
+            spaces: Mutex::default(),
+            pinned_bytes: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            env,
+        })
     }
 
     /// The namespace that a client says hello to.
@@ -152,8 +162,13 @@ impl Blocks {
         found.collect()
     }
 
-    /// Keeps what was found, as long as pins take no more than half of the larger tier: what is stored needs the rest.
-    pub fn pin(self: &Arc<Self>, space: &Space, found: Found) -> Option<PinnedBlock> {
+    /// Evictions so far: to be asked before what is to be pinned is looked up.
+    pub fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Acquire)
+    }
+
+    /// Keeps what was found after so many evictions, as long as pins take no more than half of the larger tier: what is stored needs the rest.
+    pub fn pin(self: &Arc<Self>, space: &Space, found: Found, evictions: u64) -> Option<PinnedBlock> {
         let status = self.store.status();
         let most = status.host.capacity_bytes.max(status.disk.capacity_bytes) / 2;
         let bytes = space.space.block_bytes();
@@ -161,7 +176,7 @@ impl Blocks {
             self.pinned_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return None;
         }
-        Some(PinnedBlock { found, blocks: Arc::clone(self), bytes })
+        Some(PinnedBlock { found, blocks: Arc::clone(self), bytes, evictions })
     }
 
     /// Reads blocks one after the other and hands each to `place`, which says whether it went well. Those in `pinned` are not looked up again. For
@@ -175,8 +190,9 @@ impl Blocks {
         place: &mut dyn FnMut(usize, &LayerFrame) -> bool,
     ) -> Vec<bool> {
         let ids: Vec<OpaqueId> = keys.iter().map(|key| space.space.id(&key.0)).collect();
-        let mut readers: Vec<Option<EntryReader>> =
-            pinned.iter().map(|pin| pin.as_ref().map(|pin| self.store.open_found(&pin.found))).collect();
+        let evictions = self.evictions();
+        let open = |pin: &PinnedBlock| (pin.evictions == evictions).then(|| self.store.open_found(&pin.found));
+        let mut readers: Vec<Option<EntryReader>> = pinned.iter().map(|pin| open(pin.as_ref()?)).collect();
         readers.resize_with(ids.len(), || None);
         let missing: Vec<usize> = (0..ids.len()).filter(|at| readers[*at].is_none()).collect();
         let found = self.find_ids(space, &missing.iter().map(|at| ids[*at]).collect::<Vec<_>>());
@@ -308,6 +324,7 @@ impl Blocks {
         if segments.is_empty() {
             return Ok((0, 0));
         }
+        self.evictions.fetch_add(1, Ordering::AcqRel);
         let gone = self.store.invalidate_of(Some(&salts), &segments, &[])?;
         if !is_complete {
             let message = "the bucket did not answer: what only it has is left; evict again when it is back";

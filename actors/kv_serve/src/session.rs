@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ragstone_env::lock::locked;
 use ragstone_env::{Env, Error, ErrorKind, Result, Stopwatch};
+use ragstone_storage::store::Found;
 
 use crate::blocks::{Blocks, PinnedBlock, Space};
 use crate::message::{Fault, Hello, Key, Limits, MOST_KEYS, Reply, Request, Status, VERSION};
@@ -122,11 +123,12 @@ impl Session {
             Request::Hello(hello) => self.hello(*hello, &shared.blocks)?,
             Request::Has { id, keys, pin } => {
                 let client = self.client(&keys)?;
+                let evictions = shared.blocks.evictions();
                 let found = shared.blocks.find(&client.space, &keys);
                 let has = found.iter().map(Option::is_some).collect();
                 if pin {
                     let pins = keys.into_iter().zip(found).filter_map(|(key, found)| Some((key, found?)));
-                    self.pin(pins, &client.space, &shared.blocks);
+                    self.pin(pins, evictions, &client.space, &shared.blocks);
                 }
                 Reply::Has { id, has }
             }
@@ -243,18 +245,13 @@ impl Session {
         self.send(&Reply::Load { id, loaded });
     }
 
-    fn pin(
-        &self,
-        found: impl Iterator<Item = (Key, ragstone_storage::store::Found)>,
-        space: &Space,
-        blocks: &Arc<Blocks>,
-    ) {
+    fn pin(&self, found: impl Iterator<Item = (Key, Found)>, evictions: u64, space: &Space, blocks: &Arc<Blocks>) {
         let mut pins = locked(&self.pins);
         for (key, found) in found {
             if pins.len() >= MOST_PINS && !pins.contains_key(&key) {
                 break;
             }
-            let Some(pin) = blocks.pin(space, found) else { break };
+            let Some(pin) = blocks.pin(space, found, evictions) else { break };
             pins.insert(key, (pin, self.env.stopwatch()));
         }
     }

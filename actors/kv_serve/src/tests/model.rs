@@ -91,6 +91,9 @@ fn run(place: &Place, steps: &[Step], keeps_all: bool) {
             }
         }
     }
+    // What is being removed from the disk counts until it is.
+    let blocks = daemon.as_ref().unwrap().blocks();
+    assert!(blocks.inner().drain(Duration::from_secs(60)));
     let status = engines[0].status().store;
     assert_eq!((status.token_mismatches, status.late_misses), (0, 0));
     for tier in [status.host, status.disk] {
