@@ -101,7 +101,7 @@ class LinkTests(Place):
         path, self.memory = self.region(name)
         namespace = {name: "x" for name in ("dtype", "layout", "groups", "isa", "tenant", "engine", "engine_version")}
         namespace.update(weights="ab" * 32, parallel_rank=0, parallel_size=1)
-        settings = {"staging_rows": 3, "deadline_s": 60.0, **settings}
+        settings = {"staging_rows": 3, "deadline_s": 60.0, "lookup_s": 1.0 if "deadline_s" in settings else 60.0, **settings}
         link = Link(self.socket, lambda: namespace, STRIDE, Region(path, ROWS, STRIDE), **settings)
         self.addCleanup(link.close)
         until(lambda: link._namespace is not None)
@@ -179,6 +179,30 @@ class FakeLinkTests(LinkTests):
         clock[0] = 200.0
         self.assertEqual(self.ask(link.has, [key(1)]), [True])
         self.assertEqual((came, results), ([], [False]))
+
+    def test_a_slow_look_up_is_a_miss_and_a_stuck_daemon_is_left(self):
+        clock = [0.0]
+        link = self.link(clock=lambda: clock[0], deadline_s=5.0)
+        self.ask(link.store, *self.put([1]))
+        self.daemon.go.clear()
+        results = []
+        link.has([key(1)], results.extend)
+        until(lambda: len(self.daemon.requests) == 2)
+        clock[0] = 1.5
+        link._wake()
+        self.assertTrue(link.wait(60))
+        self.assertEqual((results, link.is_up), ([False], True))
+        self.daemon.go.set()
+        self.assertEqual(self.ask(link.has, [key(1)]), [True])
+        self.daemon.go.clear()
+        link.has([key(1)], results.extend)
+        until(lambda: len(self.daemon.requests) == 4)
+        for clock[0] in (10.0, 20.0):
+            link._wake()
+            self.assertTrue(link.wait(60))
+        until(lambda: not link.is_up)
+        self.assertEqual(results, [False, False])
+        self.daemon.go.set()
 
     def test_while_the_daemon_is_gone_everything_is_a_miss_at_once_and_pauses_grow(self):
         clock = [0.0]

@@ -6,7 +6,7 @@ whatever the daemon does (it may be stopped at any instruction, and go on an hou
 - A store that takes too long: the connection is closed first, and only then reported as failed. The daemon looks, after it has copied a row, whether the connection
   is still there. So a row that the engine uses again is never taken for the block that it held.
 - A load goes into staging memory of this connection, and is copied from there by this thread, if nobody has given it up. So a late daemon writes into nobody's rows.
-- Whatever fails is a miss. After a failure the link waits before it connects again, longer each time, and everything asked meanwhile is a miss at once.
+- Whatever fails, or is looked for too long, is a miss. After a failure the link waits before it connects again, longer each time, and everything asked meanwhile is a miss at once.
 """
 
 import collections
@@ -73,9 +73,10 @@ class Link:
     Callbacks run in the link's thread. `done(results)` is called exactly once for each call: a list with a bool for each key.
     """
 
-    def __init__(self, path, identify, block_bytes, region, *, staging_rows=64, deadline_s=10.0, folder=FOLDER, clock=time.monotonic):
+    def __init__(self, path, identify, block_bytes, region, *, staging_rows=64, deadline_s=10.0, lookup_s=1.0, folder=FOLDER, clock=time.monotonic):
         self._path, self._block, self._region = os.path.abspath(path), block_bytes, region
-        self._staging_rows, self._deadline_s, self._folder, self._clock = staging_rows, deadline_s, folder, clock
+        self._staging_rows, self._deadline_s, self._lookup_s = staging_rows, deadline_s, lookup_s
+        self._folder, self._clock = folder, clock
         self._namespace, self._identity = None, threading.Thread(target=self._identify, args=(identify,), daemon=True)
         self._inbox, self._lock = collections.deque(), threading.Lock()
         self._open = 0  # jobs that are not reported yet
@@ -132,7 +133,7 @@ class Link:
     def _submit(self, job):
         moved = len(job.keys) * self._block if job.kind in ("store", "load") else 0
         # A slow disk moves 50 MB/s.
-        job.deadline = self._clock() + self._deadline_s + moved / 50e6
+        job.deadline = self._clock() + (self._lookup_s if job.kind == "has" else self._deadline_s + moved / 50e6)
         job.results = [False] * len(job.keys)
         with self._lock:
             self._open += 1
@@ -184,11 +185,19 @@ class Link:
                 if events & selectors.EVENT_WRITE and self._socket is not None:
                     self._flush()
         self._take_in()
-        now = self._clock()
-        if any(part.job.deadline <= now for part in (*self._parts.values(), *self._waiting)):
-            self.counts["deadlines"] += 1
-            self._break("a job took too long")
+        self._give_up(self._clock())
         self._send_waiting()
+
+    def _give_up(self, now):
+        late = [part.job for part in (*self._parts.values(), *self._waiting) if part.job.deadline <= now]
+        for job in late:
+            self.counts["deadlines"] += not job.ended
+            if job.kind == "has" and not job.ended:
+                # A slow bucket, say. Nobody's memory is at stake: a miss, and the answer may come when it likes.
+                self._end(job)
+                job.deadline = now + self._deadline_s
+        if any(job.deadline <= now for job in late):
+            self._break("a job took too long")
 
     def _patience(self):
         jobs = [part.job.deadline for part in (*self._parts.values(), *self._waiting)]
@@ -273,7 +282,7 @@ class Link:
             return
         job.ended = True
         try:
-            job.done(job.results)
+            job.done(list(job.results))
         except Exception:
             log.exception("what was to hear of a result failed")
         with self._idle:
