@@ -49,8 +49,9 @@ class Engine:
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "bfloat16", "--max-model-len", str(LONG + 256)]
         command += ["--enable-prefix-caching", "--enforce-eager", "--max-num-seqs", "4"]
         if tier is None and socket_path:
-            tier = {"type": "RagstoneTier", "module_path": "ragstone_vllm", "socket": str(socket_path), "weights": str(model), "digest_cache": str(place / "weights.json")}
-            tier = [tier]
+            # Patient: this is about bytes, and the machine may be busy with something else.
+            patience = {"lookup_s": 30, "deadline_s": 60}
+            tier = [{"type": "RagstoneTier", "module_path": "ragstone_vllm", "socket": str(socket_path), "digest_cache": str(place / "weights.json"), **patience}]
         if tier is not None:
             extra = {"spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec", "cpu_bytes_to_use": 256 << 20, "secondary_tiers": tier}
             config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute", "kv_connector_extra_config": extra}
@@ -67,16 +68,21 @@ class Engine:
         }
         self.log = open(place / f"engine-{self.port}.log", "w")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        try:
+            self._wait_until_it_serves()
+        except BaseException:
+            self.stop(signal.SIGKILL)
+            raise
+
+    def _wait_until_it_serves(self):
         begun = time.monotonic()
         while True:
             if self.process.poll() is not None or time.monotonic() - begun > 600:
                 sys.exit(f"vLLM did not start; see {self.log.name}\n" + Path(self.log.name).read_text()[-4000:])
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
-                break
+                return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
             except OSError:
                 time.sleep(0.5)
-        self.started_in = time.monotonic() - begun
 
     def ask(self, tokens, answer=ANSWER):
         """The answer's tokens, and how long it took."""
@@ -89,8 +95,9 @@ class Engine:
         return [self.ask(tokens)[0] for tokens in prompts]
 
     def forget(self):
-        """vLLM's own caches, in the device and in host memory."""
-        post(self.port, "/reset_prefix_cache?reset_external=true")
+        """vLLM's own caches, in the device and in host memory; that takes until no block is in use."""
+        while not json.loads(post(self.port, "/reset_prefix_cache?reset_external=true"))["success"]:
+            time.sleep(0.1)
 
     def stop(self, how=signal.SIGINT):
         if self.process.poll() is None:
@@ -360,7 +367,7 @@ def lost_when_nothing_hits(table, engine, without):
 def wait_for(engine, daemon):
     """Until the engine has found the daemon again: it pauses after a failure."""
     probe = 0
-    while not daemon.status()["namespaces"] or daemon.status()["connections"] < 2:
+    while daemon.count("hits") + daemon.count("misses") == 0:
         engine.ask(prompt(90_000 + probe, 2 * BLOCK + 1), 1)
         probe += 1
         time.sleep(0.3)

@@ -1,6 +1,7 @@
 //! The store behind the socket: namespaces of opaque blocks in ragstone's tiers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -96,7 +97,9 @@ impl Blocks {
     /// # Errors
     /// `Unavailable` if another process has the folder; `InvalidInput` for a bucket that cannot be used.
     pub fn open(dir: &Path, options: &BlocksOptions, env: Env) -> Result<Self> {
-        std::fs::create_dir_all(dir).map_err(|error| Error::io("create the folder", dir, error))?;
+        // What stands in KV is what people wrote.
+        let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        created.map_err(|error| Error::io("create the folder", dir, error))?;
         let catalog = Arc::new(Catalog::open(&dir.join("catalog"), &env)?);
         let open = |object: &ObjectOptions| ObjectTier::open(object, Fingerprint::OPAQUE, env.clone()).map(Arc::new);
         let object = options.object.as_ref().map(open).transpose()?;
@@ -298,8 +301,8 @@ impl Blocks {
     /// `NotFound` if the digits are no namespace's, or several's; else as a tier says: then some blocks are left.
     pub fn evict(&self, digits: &str, tenant: Option<&str>) -> Result<(u64, u64)> {
         let mut segments = Vec::new();
-        let mut spaces = std::collections::BTreeSet::new();
-        let mut salts = std::collections::BTreeSet::new();
+        let mut spaces = BTreeSet::new();
+        let mut salts = BTreeSet::new();
         let is_meant = |salt: &str| {
             let (of, digest) = parse_salt(salt)?;
             let digest = hex::encode(digest);

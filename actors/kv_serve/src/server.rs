@@ -45,7 +45,7 @@ impl Server {
     /// # Errors
     /// `Unavailable` if a daemon listens there already; `InvalidInput` if there is something else than a socket, or none can be made there.
     pub fn start(socket: &Path, blocks: Blocks, env: Env) -> Result<Self> {
-        let listener = listen(socket)?;
+        let listener = listen(socket, &env)?;
         let inode = std::fs::symlink_metadata(socket).map(|metadata| metadata.ino()).unwrap_or_default();
         let shared = Arc::new(Shared::new(blocks, Workers::start(WORKERS, MOST_WAITING)?, env));
         let mut server = Self { shared, path: socket.to_owned(), inode, threads: Vec::new() };
@@ -87,7 +87,7 @@ impl Drop for Server {
 
 /// Binds the socket within a folder that nobody else may enter, and moves it to its place: there is no moment at which others can connect, and a
 /// socket that a killed daemon left is replaced.
-fn listen(socket: &Path) -> Result<UnixListener> {
+fn listen(socket: &Path, env: &Env) -> Result<UnixListener> {
     let wrong = |what: String| Error::invalid_input(format!("socket {}: {what}", socket.display()));
     match std::fs::symlink_metadata(socket) {
         Ok(metadata) if !metadata.file_type().is_socket() => return Err(wrong("there is something else".into())),
@@ -98,7 +98,7 @@ fn listen(socket: &Path) -> Result<UnixListener> {
         _ => {}
     }
     let name = socket.file_name().ok_or_else(|| wrong("it names no file".into()))?;
-    let private = socket.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let private = socket.with_file_name(format!(".{}.{:x}", name.to_string_lossy(), env.random_u64()));
     std::fs::DirBuilder::new().mode(0o700).create(&private).map_err(|error| wrong(error.to_string()))?;
     let inside = private.join("s");
     let moved = UnixListener::bind(&inside).and_then(|listener| {
@@ -144,7 +144,7 @@ fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<Jo
             "another user's process connected; it must run as the daemon's user",
         ));
     }
-    let registered = stream.try_clone().map_err(|error| Error::internal(format!("a connection: {error}")))?;
+    let for_stopping = stream.try_clone().map_err(|error| Error::internal(format!("a connection: {error}")))?;
     {
         let mut connections = locked(&shared.connections);
         if connections.len() >= MOST_CONNECTIONS {
@@ -154,16 +154,26 @@ fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<Jo
             drop(wire::write(&mut stream, &busy));
             return Err(Error::new(ErrorKind::Overloaded, message));
         }
-        connections.insert(number, registered);
+        connections.insert(number, for_stopping);
     }
-    let of_thread = Arc::clone(shared);
-    let serve = move || {
-        if let Err(error) = session::serve(stream, &of_thread) {
+    let registered = Registered { shared: Arc::clone(shared), number };
+    Env::spawn("kv-serve-client", move || {
+        if let Err(error) = session::serve(stream, &registered.shared) {
             tracing::info!(%error, "a connection ended");
         }
-        locked(&of_thread.connections).remove(&number);
-    };
-    Env::spawn("kv-serve-client", serve).inspect_err(|_| drop(locked(&shared.connections).remove(&number)))
+    })
+}
+
+/// A connection that counts while this lives, however its thread ends.
+struct Registered {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        locked(&self.shared.connections).remove(&self.number);
+    }
 }
 
 fn keep_up(shared: &Shared) {

@@ -40,7 +40,7 @@ class RagstoneTier(SecondaryTierManager):
 
     socket: its socket. weights: the folder of the model's files, if `--model` is none. tenant: whose blocks; tenants share nothing. variant: anything that changes KV and is
     not in the files, such as `--hf-overrides`. staging_bytes: memory in /dev/shm for blocks on their way in. deadline_s: how long a job may take, and a second more for each
-    50 MB. clear_leftovers: remove regions in /dev/shm that engines with this tier left when they were killed.
+    50 MB. lookup_s: how long a request waits to hear what is stored. clear_leftovers: remove regions in /dev/shm that engines with this tier left when they were killed.
     """
 
     medium = Medium.STORAGE
@@ -58,6 +58,7 @@ class RagstoneTier(SecondaryTierManager):
         variant="",
         staging_bytes=64 << 20,
         deadline_s=10.0,
+        lookup_s=1.0,
         digest_cache=None,
         clear_leftovers=True,
         locality=None,
@@ -82,6 +83,7 @@ class RagstoneTier(SecondaryTierManager):
             Region(region, rows, stride),
             staging_rows=max(1, min(rows, staging_bytes // stride)),
             deadline_s=deadline_s,
+            lookup_s=lookup_s,
         )
 
     # Look-ups: a batch a step, answered in a later one.
