@@ -192,11 +192,12 @@ def main():
     for name in ("program", "model", "other", "out"):
         options.add_argument("--" + name, required=True)
     options.add_argument("--prompts", type=int, default=200)
+    options.add_argument("--quick", action="store_true", help="no times, and no second vLLM: for a machine that is busy")
     options = options.parse_args()
     table, place = Table(options.out), Path(tempfile.mkdtemp(prefix="rvc"))
     model, bucket = place / "model", place / "bucket"
     shutil.copytree(options.model, model)
-    prompts = [prompt(seed, 1024 + 1) for seed in range(4)]
+    prompts = [prompt(seed, 1024 + 1) for seed in range(2 if options.quick else 4)]
     many = [prompt(1000 + seed, 512 + 1) for seed in range(options.prompts)]
     blocks = sum((len(tokens) - 1) // BLOCK for tokens in prompts)
     running = []
@@ -233,24 +234,8 @@ def check(options, table, place, model, bucket, prompts, many, blocks, running):
     settle(engine, daemon)
     engine.forget()
     hits("vLLM's own caches reset", engine)
-    known_in_time(table, engine, daemon)
-    without = Engine(place, model, tier=[])
-    running.append(without)
-    lost_when_nothing_hits(table, engine, without)
-    without.stop()
-    running.remove(without)
-    files = Engine(place, model, tier=[{"type": "fs", "root_dir": str(place / "fs")}])
-    running.append(files)
-    known_in_time(table, files, None, "vLLM's own fs tier (no checksum, no bound, no identity of weights): ")
-    files.stop()
-    running.remove(files)
-
-    second = Engine(place, model, daemon.socket)
-    running.append(second)
-    hits("a second vLLM beside the first", second)
-    second.stop(signal.SIGKILL)
-    running.remove(second)
-    left = leftovers()
+    if not options.quick:
+        times_and_another(table, place, model, daemon, engine, hits, running)
 
     daemon.stop()
     daemon.start()
@@ -266,6 +251,7 @@ def check(options, table, place, model, bucket, prompts, many, blocks, running):
 
     engine.stop(signal.SIGKILL)
     running.remove(engine)
+    left = leftovers()
     engine = Engine(place, model, daemon.socket)
     running.append(engine)
     still = [path for path in left if os.path.exists(path)]
@@ -295,6 +281,28 @@ def check(options, table, place, model, bucket, prompts, many, blocks, running):
         except OSError:
             failed += 1
     table.add("daemon killed 20 times, 40 questions", "none failed, same tokens", f"{failed} failed, {other} others", not failed and not other)
+    bytes_of_block = next(one["disk_bytes"] // one["blocks"] for one in daemon.status()["namespaces"] if one["blocks"])
+    daemon.stop()
+    running.remove(daemon)
+    bound = 50 * bytes_of_block
+    daemon = Daemon(options.program, place, "bounded", "--host-bytes", str(bytes_of_block * 8), "--disk-bytes", str(bound))
+    running.append(daemon)
+    found = []
+    for at, tokens in enumerate(many):
+        found.append(engine.ask(tokens)[0])
+        if at % 4 == 3:  # some of them again, from whatever is still there
+            engine.forget()
+            found[at - 1] = engine.ask(many[at - 1])[0]
+    settle(engine, daemon)
+    disk = daemon.status()["store"]["disk"]
+    same = sum(a == b for a, b in zip(found, truth_of_many))
+    good = same == len(many) and disk["entries"] <= 50 and disk["bytes"] <= bound
+    table.add(f"bounded to 50 blocks, {len(many)} prompts of 4", "the tokens of no store; at most 50 blocks", f"{same} the same; {disk['entries']} blocks, {disk['evicted']} evicted, {daemon.count('loaded')} loaded", good)
+    daemon.stop()
+    running.remove(daemon)
+    daemon = Daemon(options.program, place, "data", "--object-url", f"file://{bucket}")
+    running.append(daemon)
+
     engine.stop()
     running.remove(engine)
 
@@ -314,26 +322,25 @@ def check(options, table, place, model, bucket, prompts, many, blocks, running):
     engine.stop()
     running.remove(engine)
 
-    shutil.copy(Path(options.model) / "model.safetensors", model / "model.safetensors")
-    bytes_of_block = next(one["disk_bytes"] // one["blocks"] for one in daemon.status()["namespaces"] if one["blocks"])
-    daemon.stop()
-    running.remove(daemon)
-    bound = 50 * bytes_of_block
-    daemon = Daemon(options.program, place, "bounded", "--host-bytes", str(bytes_of_block * 8), "--disk-bytes", str(bound))
-    running.append(daemon)
-    engine = Engine(place, model, daemon.socket)
-    running.append(engine)
-    found = []
-    for at, tokens in enumerate(many):
-        found.append(engine.ask(tokens)[0])
-        if at % 4 == 3:  # some of them again, from whatever is still there
-            engine.forget()
-            found[at - 1] = engine.ask(many[at - 1])[0]
-    settle(engine, daemon)
-    disk = daemon.status()["store"]["disk"]
-    same = sum(a == b for a, b in zip(found, truth_of_many))
-    good = same == len(many) and disk["entries"] <= 50 and disk["bytes"] <= bound
-    table.add(f"bounded to 50 blocks, {len(many)} prompts of 4", "the tokens of no store; at most 50 blocks", f"{same} the same; {disk['entries']} blocks, {disk['evicted']} evicted, {daemon.count('loaded')} loaded", good)
+
+def times_and_another(table, place, model, daemon, engine, hits, running):
+    known_in_time(table, engine, daemon)
+    without = Engine(place, model, tier=[])
+    running.append(without)
+    lost_when_nothing_hits(table, engine, without)
+    without.stop()
+    running.remove(without)
+    files = Engine(place, model, tier=[{"type": "fs", "root_dir": str(place / "fs")}])
+    running.append(files)
+    known_in_time(table, files, None, "vLLM's own fs tier (no checksum, no bound, no identity of weights): ")
+    files.stop()
+    running.remove(files)
+
+    second = Engine(place, model, daemon.socket)
+    running.append(second)
+    hits("a second vLLM beside the first", second)
+    second.stop(signal.SIGKILL)
+    running.remove(second)
 
 
 def known_in_time(table, engine, daemon, which=""):
