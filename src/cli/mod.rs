@@ -13,6 +13,8 @@ mod fetch;
 mod hints;
 mod ingest;
 mod keys;
+#[cfg(target_os = "linux")]
+mod kv_serve;
 mod man;
 mod mcp;
 mod metadata;
@@ -152,6 +154,9 @@ enum Command {
     /// Check and lay out prompts made of modules (Prompt Markup Language)
     #[command(subcommand)]
     Pml(pml::Command),
+    /// Store KV for other engines, such as vLLM: over restarts, with checksums and bounds
+    #[cfg(target_os = "linux")]
+    KvServe(kv_serve::Args),
     /// Compare replacement policies on a request trace or a generated workload, without a model
     Simulate(simulate::Args),
     /// Fetch the models that the other commands need, and print their folders
@@ -180,6 +185,8 @@ impl Command {
     fn log_level(&self) -> &'static str {
         match self {
             Self::Serve(_) => "info",
+            #[cfg(target_os = "linux")]
+            Self::KvServe(_) => "info",
             _ => "warn",
         }
     }
@@ -269,6 +276,8 @@ impl Cli {
             Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,
             Command::Pml(command) => pml::run(&config, command).await,
+            #[cfg(target_os = "linux")]
+            Command::KvServe(args) => kv_serve::run(&config, args).await,
             Command::Simulate(args) => simulate::run(args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Doctor(args) => doctor::run(&config, args).await,

@@ -212,7 +212,7 @@ fn raise_file_limit(surface: &Surface) {
 }
 
 /// The signals that end the service.
-struct Stop {
+pub struct Stop {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
     /// Of a terminal that was closed; `None` under `nohup`, which has it ignored.
@@ -221,7 +221,7 @@ struct Stop {
 }
 
 impl Stop {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         #[cfg(unix)]
         let signal = |kind| {
             tokio::signal::unix::signal(kind)
@@ -236,7 +236,7 @@ impl Stop {
     }
 
     /// Returns at the next one.
-    async fn wanted(&mut self) {
+    pub async fn wanted(&mut self) {
         #[cfg(unix)]
         tokio::select! {
             _ = tokio::signal::ctrl_c() => {}

@@ -31,7 +31,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use crate::frame::{self, CHECKSUM_BYTES, FORMAT_VERSION, Frame, FrameShape, dtype_code, dtype_of_code, u64_at};
+use crate::frame::{
+    self, CHECKSUM_BYTES, Content, FORMAT_VERSION, Frame, FrameShape, dtype_code, dtype_of_code, u64_at,
+};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::{Error, Result};
 
@@ -183,8 +185,9 @@ impl EntryShape {
 impl EntryHeader {
     /// The shape of each of the entry's frames.
     pub fn frame_shape(&self) -> FrameShape {
+        let content = if self.fingerprint == Fingerprint::OPAQUE { Content::Opaque } else { Content::Numbers };
         // Builders and rows hold the token count below 2^32.
-        FrameShape { tokens: self.tokens.len() as u32, kv_dim: self.kv_dim, dtype: self.dtype }
+        FrameShape { tokens: self.tokens.len() as u32, kv_dim: self.kv_dim, dtype: self.dtype, content }
     }
 
     /// Bytes of all frames together.

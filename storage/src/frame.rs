@@ -5,7 +5,7 @@
 //!      0      4  magic "RSKF"
 //!      4      2  format version, 1
 //!      6      1  dtype: 1 = f32, 2 = f16, 3 = bf16
-//!      7      1  zero
+//!      7      1  content: 0 = numbers, 1 = opaque bytes
 //!      8     32  KvKey of the entry
 //!     40      4  layer
 //!     44      4  tokens n
@@ -32,6 +32,15 @@ pub(crate) const MAGIC: [u8; 4] = *b"RSKF";
 pub(crate) const HEADER_BYTES: usize = 72;
 pub(crate) const CHECKSUM_BYTES: usize = 8;
 
+/// What a frame's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Numbers of the frame's dtype, all of them finite.
+    Numbers,
+    /// Bytes that only their owner understands ([`crate::opaque`]): any bits may stand there, and nothing may be rounded.
+    Opaque,
+}
+
 /// What K and V of one layer look like: both are row-major `[tokens, kv_dim]` of `dtype`, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameShape {
@@ -41,6 +50,8 @@ pub struct FrameShape {
     pub kv_dim: u32,
     /// Element type.
     pub dtype: KvDtype,
+    /// Whether the elements are numbers.
+    pub content: Content,
 }
 
 impl FrameShape {
@@ -89,7 +100,7 @@ pub fn encode(key: &KvKey, layer: u32, shape: &FrameShape, k: &[u8], v: &[u8]) -
     out.put_slice(&MAGIC);
     out.put_u16_le(FORMAT_VERSION);
     out.put_u8(dtype_code(shape.dtype));
-    out.put_u8(0);
+    out.put_u8(shape.content.code());
     out.put_slice(key.as_bytes());
     out.put_u32_le(layer);
     out.put_u32_le(shape.tokens);
@@ -109,8 +120,8 @@ pub fn encode(key: &KvKey, layer: u32, shape: &FrameShape, k: &[u8], v: &[u8]) -
 /// copying.
 ///
 /// # Errors
-/// `Corrupt` on any difference: a flipped byte, a byte too few or too many, another key, layer, shape or version; and on a
-/// value that is not finite.
+/// `Corrupt` on any difference: a flipped byte, a byte too few or too many, another key, layer, shape or version; and, where
+/// they are numbers, on a value that is not finite.
 pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Result<Frame> {
     let corrupt = |what: &str| Error::corrupt(format!("layer {layer} of entry {key}: {what}; it will be recomputed"));
     // The whole length is known beforehand, so that nothing read from the frame decides how far to read.
@@ -125,7 +136,7 @@ pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Res
     let stands_as_wanted = bytes[..4] == MAGIC
         && bytes[4..6] == FORMAT_VERSION.to_le_bytes()
         && bytes[6] == dtype_code(shape.dtype)
-        && bytes[7] == 0
+        && bytes[7] == shape.content.code()
         && bytes[8..40] == *key.as_bytes()
         && bytes[40..44] == layer.to_le_bytes()
         && bytes[44..48] == shape.tokens.to_le_bytes()
@@ -137,11 +148,21 @@ pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Res
         return Err(corrupt("the header names another key, layer, shape or version"));
     }
     // A sum says nothing of who wrote it: one number that is none spreads to every answer that is computed after it.
-    if !shape.dtype.all_finite(&bytes[HEADER_BYTES..end]) {
+    if shape.content == Content::Numbers && !shape.dtype.all_finite(&bytes[HEADER_BYTES..end]) {
         return Err(corrupt("it holds a value that is not finite"));
     }
     let middle = HEADER_BYTES + side;
     Ok(Frame { k: bytes.slice(HEADER_BYTES..middle), v: bytes.slice(middle..end) })
+}
+
+impl Content {
+    /// Its number on disk; never reused for another.
+    fn code(self) -> u8 {
+        match self {
+            Self::Numbers => 0,
+            Self::Opaque => 1,
+        }
+    }
 }
 
 /// The dtype's number on disk; never reused for another type.

@@ -16,6 +16,12 @@ const SEGMENT_CONTEXT: &str = "ragstone 2026 SegmentDigest format 1";
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; 32]);
 
+impl Fingerprint {
+    /// In the place of a model's: the entry's bytes are opaque to ragstone, and who computed them stands in its tokens
+    /// ([`crate::opaque`]). No model's fingerprint, a BLAKE3 digest, is this text.
+    pub const OPAQUE: Self = Self(*b"ragstone opaque blocks, format 1");
+}
+
 /// The address of an entry: the same on every machine and in every process.
 ///
 /// ```text

@@ -11,6 +11,7 @@ pub mod frame;
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
 pub mod key;
+pub mod opaque;
 pub mod policy;
 pub mod prompt;
 pub mod segment;

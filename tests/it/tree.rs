@@ -20,8 +20,9 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("storage", &["env", "kernels"]),
     ("migrations", &["env", "storage"]),
     ("actors/pml", &["env", "kernels", "storage"]),
+    ("actors/kv_serve", &["env", "storage"]),
     ("actors", &["env", "kernels", "documents", "corpus", "storage", "pml"]),
-    (".", &["env", "kernels", "documents", "corpus", "storage", "pml", "actors", "migrations"]),
+    (".", &["env", "kernels", "documents", "corpus", "storage", "pml", "kv-serve", "actors", "migrations"]),
 ];
 
 fn root() -> &'static Path {
@@ -169,6 +170,7 @@ fn lower_layers_know_nothing_of_the_upper_ones() {
         ("storage/corpus", &["actix", "reqwest", "rocksdb"]),
         ("storage/src", &["actix", "lancedb", "ragstone_actors", "ragstone_migrations", "reqwest"]),
         ("actors/pml", &["actix", "tokio", "reqwest"]),
+        ("actors/kv_serve", &["actix", "tokio", "reqwest", "rocksdb::", "ragstone_actors"]),
         ("actors/src", &["actix_web", "ragstone_migrations", "reqwest", "rocksdb::", "lancedb::"]),
     ];
     for (name, text) in sources() {
@@ -242,6 +244,11 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
     ("storage/src/catalog/records.rs", 3, "what a write that failed left behind the last whole frame"),
     ("storage/src/tier/disk/quarantine.rs", 1, "derived: a damaged KV store, when another is moved aside"),
     ("storage/src/tier/disk/recovery.rs", 1, "derived: a damaged entry, copied into quarantine before"),
+    (
+        "actors/kv_serve/src/server.rs",
+        2,
+        "the daemon's own socket, as it ends, and the empty folder in which it was made",
+    ),
     ("src/cli/models/remove.rs", 1, "a model that the owner named"),
     ("src/data_folder.rs", 2, "the record of a service that ended, and the holder's name in the lock"),
     ("src/embedder_source.rs", 1, "which model is remembered"),

@@ -7,7 +7,12 @@ use crate::fuzz::fuzz;
 fn claimed(bytes: &[u8]) -> Option<(KvKey, u32, FrameShape)> {
     let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let key = KvKey(bytes.get(8..40)?.try_into().ok()?);
-    let shape = FrameShape { tokens: u32_at(44)?, kv_dim: u32_at(48)?, dtype: dtype_of_code(*bytes.get(6)?)? };
+    let shape = FrameShape {
+        tokens: u32_at(44)?,
+        kv_dim: u32_at(48)?,
+        dtype: dtype_of_code(*bytes.get(6)?)?,
+        content: Content::Numbers,
+    };
     Some((key, u32_at(40)?, shape))
 }
 
@@ -28,7 +33,8 @@ fn holds(input: &[u8]) -> bool {
     // Small numbers of whatever type.
     let values: Vec<u8> = input.iter().map(|byte| byte & 0x3F).collect();
     let side = &values[..values.len() / 8 * 4];
-    let shape = FrameShape { tokens: (side.len() / 4) as u32, kv_dim: 1, dtype: KvDtype::F32 };
+    let shape =
+        FrameShape { tokens: (side.len() / 4) as u32, kv_dim: 1, dtype: KvDtype::F32, content: Content::Numbers };
     let encoded = encode(&key, layer, &shape, side, &values[values.len() - side.len()..]).expect("of this shape");
     let frame = decode(&encoded, &key, layer, &shape).expect("what was written");
     assert_eq!((&frame.k[..], &frame.v[..]), (side, &values[values.len() - side.len()..]));
@@ -39,7 +45,7 @@ fn holds(input: &[u8]) -> bool {
 fn any_frame_is_refused_or_is_what_was_written() {
     let shapes = [(KvDtype::F32, 1, 2), (KvDtype::F16, 3, 4), (KvDtype::Bf16, 5, 1), (KvDtype::Bf16, 0, 8)];
     let seeds = shapes.map(|(dtype, tokens, kv_dim)| {
-        let shape = FrameShape { tokens, kv_dim, dtype };
+        let shape = FrameShape { tokens, kv_dim, dtype, content: Content::Numbers };
         let side = vec![0x3C; shape.side_bytes().unwrap() as usize];
         encode(&KvKey([7; 32]), tokens, &shape, &side, &side).unwrap().to_vec()
     });

@@ -4,7 +4,7 @@ use super::*;
 use crate::ErrorKind;
 
 const KEY: KvKey = KvKey([0xAB; 32]);
-const SHAPE: FrameShape = FrameShape { tokens: 2, kv_dim: 3, dtype: KvDtype::F16 };
+const SHAPE: FrameShape = FrameShape { tokens: 2, kv_dim: 3, dtype: KvDtype::F16, content: Content::Numbers };
 
 fn sample(key: &KvKey, layer: u32) -> Bytes {
     let k: Vec<u8> = (0..12).collect();
@@ -81,7 +81,7 @@ fn every_truncation_and_extension_is_corrupt() {
 fn a_valid_frame_in_another_place_is_corrupt() {
     assert_corrupt(sample(&KEY, 6).to_vec(), "another layer");
     assert_corrupt(sample(&KvKey([1; 32]), 5).to_vec(), "another entry");
-    let transposed = FrameShape { tokens: 3, kv_dim: 2, dtype: KvDtype::F16 };
+    let transposed = FrameShape { tokens: 3, kv_dim: 2, dtype: KvDtype::F16, content: Content::Numbers };
     assert_corrupt(encode(&KEY, 5, &transposed, &[0; 12], &[0; 12]).unwrap().to_vec(), "another shape, same length");
     let other = FrameShape { dtype: KvDtype::Bf16, ..SHAPE };
     assert_corrupt(encode(&KEY, 5, &other, &[0; 12], &[0; 12]).unwrap().to_vec(), "another dtype of that size");
@@ -124,7 +124,7 @@ fn lengths_must_follow_from_the_shape() {
         let error = encode(&KEY, 0, &SHAPE, &vec![0; k], &vec![0; v]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
-    let huge = FrameShape { tokens: u32::MAX, kv_dim: u32::MAX, dtype: KvDtype::F32 };
+    let huge = FrameShape { tokens: u32::MAX, kv_dim: u32::MAX, dtype: KvDtype::F32, content: Content::Numbers };
     assert_eq!(huge.frame_bytes(), None);
     assert!(encode(&KEY, 0, &huge, &[], &[]).is_err());
     assert!(decode(&sample(&KEY, 0), &KEY, 0, &huge).is_err());
@@ -136,7 +136,7 @@ proptest! {
         tokens in 0u32..9, kv_dim in 0u32..9, dtype in 0u8..3, layer: u32, seed: u8, at: prop::sample::Index, flip in 1u8..
     ) {
         let dtype = dtype_of_code(dtype + 1).unwrap();
-        let shape = FrameShape { tokens, kv_dim, dtype };
+        let shape = FrameShape { tokens, kv_dim, dtype, content: Content::Numbers };
         let side = shape.side_bytes().unwrap() as usize;
         // A bit of every exponent is left out: what is not finite is no frame.
         let k: Vec<u8> = (0..side).map(|i| ((i as u8).wrapping_mul(31) ^ seed) & 0xBF).collect();
@@ -149,5 +149,22 @@ proptest! {
         let at = at.index(damaged.len());
         damaged[at] ^= flip;
         prop_assert!(decode(&Bytes::from(damaged), &KEY, layer, &shape).is_err());
+    }
+}
+
+#[test]
+fn opaque_bytes_may_be_any_and_are_never_taken_for_numbers() {
+    let opaque = FrameShape { content: Content::Opaque, ..SHAPE };
+    let (k, v) = ([0xFF; 12], [0x7C; 12]); // no number, as f16
+    let bytes = encode(&KEY, 5, &opaque, &k, &v).unwrap();
+    let frame = decode(&bytes, &KEY, 5, &opaque).unwrap();
+    assert_eq!((&frame.k[..], &frame.v[..]), (&k[..], &v[..]));
+    assert_corrupt(bytes.to_vec(), "as numbers");
+    let numbers = sample(&KEY, 5);
+    assert_eq!(decode(&numbers, &KEY, 5, &opaque).unwrap_err().kind(), ErrorKind::Corrupt);
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.to_vec();
+        flipped[at] ^= 1;
+        assert!(decode(&flipped.into(), &KEY, 5, &opaque).is_err(), "byte {at}");
     }
 }

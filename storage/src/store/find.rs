@@ -286,6 +286,14 @@ impl KvStore {
         self.0.tiers.record(uses);
     }
 
+    /// As [`record_use`](crate::prompt::record_use) tells of a prompt, for one path of keys, each after the one before it, the first `cached` of which
+    /// had their bytes; computing the others took `cost_per_token` microseconds a token. To be called before what was computed
+    /// is kept: the knowledge trees learn from it what stands before what. Memory only.
+    pub fn record_path(&self, path: Vec<KvKey>, cached: usize, cost_per_token: f64) {
+        let cached = cached.min(path.len());
+        self.record(&[Use { path, cached, cost_per_token }], std::iter::empty());
+    }
+
     /// Writes times of use to the catalog, once there are many that it does not know. BLOCKS for a moment.
     pub fn write_uses(&self) {
         self.0.uses.write_if_many();

@@ -115,6 +115,20 @@ fn an_entry_that_spares_others_is_promoted_into_free_room_only() {
     }
 }
 
+/// Entries that name no parent stand behind each other as what uses them says.
+#[test]
+fn a_path_that_was_recorded_is_evicted_from_its_end() {
+    let folder = Folder::new();
+    let bytes = entry_behind(None, &tokens_of(1)).header().total_bytes();
+    let store = folder.open(3 * bytes, 0);
+    store.record_path([3, 1, 2].map(key_of).to_vec(), 0, 1.0);
+    for id in [1, 2, 3] {
+        assert!(store.keep(entry_behind(None, &tokens_of(id)), store.epoch()).unwrap());
+    }
+    store.keep(entry_behind(None, &tokens_of(7)), store.epoch()).unwrap();
+    assert_eq!([1, 2, 3].map(|id| store.contains(&key_of(id)).is_some()), [true, false, true]);
+}
+
 /// Read for a prompt that may come to nothing, also beside one that comes to something.
 #[test]
 fn an_entry_that_is_read_in_place_stays_there() {

@@ -14,7 +14,7 @@ use ragstone_kernels::dtype::KvDtype;
 use std::hash::Hasher as _;
 use twox_hash::XxHash3_64;
 
-use crate::frame::{self, CHECKSUM_BYTES, Frame, FrameShape, u64_at};
+use crate::frame::{self, CHECKSUM_BYTES, Content, Frame, FrameShape, u64_at};
 use crate::key::KvKey;
 use crate::{Error, Result};
 
@@ -32,8 +32,11 @@ pub(super) fn frame_bytes(shape: &FrameShape) -> Option<u64> {
 /// Quantises a verified frame.
 ///
 /// # Errors
-/// `InvalidInput` if a value is not finite: no scale could hold it.
+/// `InvalidInput` if a value is not finite: no scale could hold it; and for opaque bytes, which are no values.
 pub(super) fn encode(key: &KvKey, layer: u32, shape: &FrameShape, frame: &Frame) -> Result<Bytes> {
+    if shape.content == Content::Opaque {
+        return Err(Error::invalid_input(format!("entry {key} is opaque: it cannot be rounded to 8 bits")));
+    }
     let mut out = Vec::with_capacity(frame_bytes(shape).and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0));
     for side in [&frame.k, &frame.v] {
         encode_side(side, shape, &mut out).ok_or_else(|| {
@@ -166,19 +169,22 @@ mod tests {
     #[test]
     fn the_error_is_what_the_documentation_says() {
         let env = Env::seeded(7, 0);
-        let shape = FrameShape { tokens: 256, kv_dim: 128, dtype: KvDtype::F32 };
+        let shape = FrameShape { tokens: 256, kv_dim: 128, dtype: KvDtype::F32, content: Content::Numbers };
         let k: Vec<f32> = (0..256 * 128).map(|_| normal(&env)).collect();
         let (read, _) = round_trip(&k, &k, &shape);
         let square = |values: &mut dyn Iterator<Item = f32>| values.map(|value| f64::from(value * value)).sum::<f64>();
         let error = square(&mut k.iter().zip(&read).map(|(a, b)| a - b));
         let relative = (error / square(&mut k.iter().copied())).sqrt();
         assert!((0.0050..0.0062).contains(&relative), "{relative}");
-        assert_eq!(frame_bytes(&FrameShape { tokens: 1, kv_dim: 64, dtype: KvDtype::Bf16 }), Some(2 * 68 + 8));
+        assert_eq!(
+            frame_bytes(&FrameShape { tokens: 1, kv_dim: 64, dtype: KvDtype::Bf16, content: Content::Numbers }),
+            Some(2 * 68 + 8)
+        );
     }
 
     #[test]
     fn what_is_not_finite_is_refused() {
-        let shape = FrameShape { tokens: 1, kv_dim: 3, dtype: KvDtype::F32 };
+        let shape = FrameShape { tokens: 1, kv_dim: 3, dtype: KvDtype::F32, content: Content::Numbers };
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in 0..3 {
                 let mut values = [1.0, -2.0, 0.5];
@@ -193,7 +199,7 @@ mod tests {
     /// Written out by hand from the drawing; the checksum is the Python package xxhash's.
     #[test]
     fn golden_bytes() {
-        let shape = FrameShape { tokens: 1, kv_dim: 2, dtype: KvDtype::F32 };
+        let shape = FrameShape { tokens: 1, kv_dim: 2, dtype: KvDtype::F32, content: Content::Numbers };
         let frame = Frame { k: bytes_of(&[127.0, -63.6], shape.dtype), v: bytes_of(&[0.0, 254.0], shape.dtype) };
         let small = encode(&KEY, 0, &shape, &frame).unwrap();
         let drawn = [&1.0f32.to_le_bytes()[..], &[127, -64i8 as u8], &2.0f32.to_le_bytes(), &[0, 127]].concat();
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_flipped_byte_and_every_other_place_is_noticed() {
-        let shape = FrameShape { tokens: 2, kv_dim: 3, dtype: KvDtype::Bf16 };
+        let shape = FrameShape { tokens: 2, kv_dim: 3, dtype: KvDtype::Bf16, content: Content::Numbers };
         let side = bytes_of(&[1.0, 2.0, 3.0, -4.0, 5.0, 0.0], shape.dtype);
         let small = encode(&KEY, 1, &shape, &Frame { k: side.clone(), v: side }).unwrap();
         for at in 0..small.len() {
@@ -225,7 +231,7 @@ mod tests {
             let tokens = values.len().div_ceil(columns);
             let mut values = values;
             values.resize(tokens * columns, 0.0);
-            let shape = FrameShape { tokens: tokens as u32, kv_dim: columns as u32, dtype: KvDtype::F32 };
+            let shape = FrameShape { tokens: tokens as u32, kv_dim: columns as u32, dtype: KvDtype::F32, content: Content::Numbers };
             let (k, v) = round_trip(&values, &values, &shape);
             prop_assert_eq!(&k, &v);
             for (row, read) in values.chunks(columns).zip(k.chunks(columns)) {

@@ -9,7 +9,7 @@ const KEY: KvKey = KvKey([5; 32]);
 fn holds(input: &[u8]) -> bool {
     let [tokens, kv_dim, dtype, stored @ ..] = input else { return false };
     let dtype = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16][usize::from(dtype % 3)];
-    let shape = FrameShape { tokens: u32::from(*tokens), kv_dim: u32::from(*kv_dim), dtype };
+    let shape = FrameShape { tokens: u32::from(*tokens), kv_dim: u32::from(*kv_dim), dtype, content: Content::Numbers };
     drop(decode(&KEY, 3, &shape, stored));
     let Some(end) = stored.len().checked_sub(CHECKSUM_BYTES) else { return false };
     let mut sealed = stored.to_vec();
@@ -27,7 +27,7 @@ fn holds(input: &[u8]) -> bool {
 fn any_quantised_frame_is_refused_or_of_its_shape() {
     let seeds = [(1, 1, KvDtype::F32, 0), (2, 65, KvDtype::F16, 1), (3, 8, KvDtype::Bf16, 2)];
     let seeds = seeds.map(|(tokens, kv_dim, dtype, code)| {
-        let shape = FrameShape { tokens, kv_dim, dtype };
+        let shape = FrameShape { tokens, kv_dim, dtype, content: Content::Numbers };
         let side: Bytes = vec![0x3C; shape.side_bytes().unwrap() as usize].into();
         let small = encode(&KEY, 3, &shape, &Frame { k: side.clone(), v: side }).unwrap();
         [&[tokens as u8, kv_dim as u8, code], &small[..]].concat()
@@ -37,7 +37,7 @@ fn any_quantised_frame_is_refused_or_of_its_shape() {
 
 #[test]
 fn a_frame_without_columns_is_refused() {
-    let shape = FrameShape { tokens: 0, kv_dim: 0, dtype: KvDtype::F32 };
+    let shape = FrameShape { tokens: 0, kv_dim: 0, dtype: KvDtype::F32, content: Content::Numbers };
     let sum = checksum(&KEY, 0, &[]).to_le_bytes();
     assert_eq!(decode(&KEY, 0, &shape, &sum).unwrap_err().kind(), crate::ErrorKind::Corrupt);
 }

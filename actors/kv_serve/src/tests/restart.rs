@@ -1,0 +1,65 @@
+//! Restarts: from disk, and from an empty disk with a bucket.
+
+use super::*;
+
+#[test]
+fn blocks_are_hit_from_the_disk_after_a_restart() {
+    let place = Place::new(0, PLENTY);
+    let daemon = place.daemon();
+    assert_eq!(place.engine("e", &namespace()).store(&[1, 2, 3]), [Stored::Accepted; 3]);
+    drop(daemon);
+    let _daemon = place.daemon();
+    let mut engine = place.engine("e", &namespace());
+    assert_eq!(engine.has(&[1, 2, 3, 4], true), [true, true, true, false]);
+    assert_eq!(engine.load(&[3, 1, 4, 2]), [true, true, false, true]);
+    assert_eq!(engine.store(&[1]), [Stored::Present]);
+    let status = engine.status();
+    let [of_engine] = &status.namespaces[..] else { panic!("{status:?}") };
+    assert_eq!((of_engine.blocks, of_engine.hits, of_engine.misses), (3, 3, 1));
+    assert_eq!((of_engine.loaded, of_engine.not_loaded), (3, 1));
+}
+
+#[test]
+fn blocks_are_hit_from_the_bucket_by_a_machine_with_an_empty_disk() {
+    let first = Place::new(0, PLENTY).with_bucket("memory://kv-serve-restart");
+    let daemon = first.daemon();
+    first.engine("e", &namespace()).store(&[1, 2, 3]);
+    drop(daemon);
+    let second = Place::new(PLENTY, PLENTY).with_bucket("memory://kv-serve-restart");
+    let _daemon = second.daemon();
+    let mut engine = second.engine("e", &namespace());
+    assert_eq!(engine.has(&[1, 2, 9], true), [true, true, false]);
+    assert_eq!(engine.load(&[1, 2, 3, 9]), [true, true, true, false]);
+    // What was read from the bucket is in memory now.
+    let before = engine.status().store;
+    assert_eq!((before.host.entries, before.object.unwrap().hits >= 2), (3, true));
+    assert_eq!(engine.load(&[1, 2, 3]), [true; 3]);
+    assert_eq!(engine.status().store.object.unwrap().hits, before.object.unwrap().hits);
+}
+
+#[test]
+fn an_evicted_namespace_leaves_the_bucket_and_others_stay() {
+    let place = Place::new(PLENTY, PLENTY).with_bucket("memory://kv-serve-evict");
+    let other_tenant = Namespace { tenant: "bob".into(), ..namespace() };
+    let other = Namespace { engine_version: "0.33.0".into(), ..namespace() };
+    let daemon = place.daemon();
+    for (name, namespace) in [("a", &namespace()), ("b", &other_tenant), ("c", &other)] {
+        place.engine(name, namespace).store(&[1, 2]);
+    }
+    drop(daemon);
+    let daemon = place.daemon();
+    let mut engine = place.engine("a", &namespace());
+    let digest = hex::encode(namespace().digest());
+    assert!(engine.evict("", None).is_err(), "nothing is named");
+    assert!(engine.evict("0123456789", None).is_err(), "no namespace");
+    let (blocks, bytes) = engine.evict(&digest[..12], Some("alice")).unwrap();
+    assert!(blocks == 2 && bytes >= 4 * BLOCK, "on disk and in the bucket: {blocks} {bytes}");
+    assert_eq!(engine.has(&[1, 2], false), [false; 2]);
+    assert_eq!(place.engine("b", &other_tenant).load(&[1, 2]), [true; 2]);
+    assert_eq!(place.engine("c", &other).load(&[1, 2]), [true; 2]);
+    assert_eq!(engine.evict(&digest, None).unwrap().0, 2, "the other tenant's, too");
+    drop(daemon);
+    let _daemon = place.daemon();
+    assert_eq!(place.engine("a", &namespace()).has(&[1, 2], false), [false; 2]);
+    assert_eq!(place.engine("c", &other).load(&[1]), [true]);
+}
