@@ -38,7 +38,7 @@ fn assert_clean(folder: &Folder) {
 async fn ask(service: &Service, text: &str, reuse: Value) -> (Value, Value) {
     let body = json!({
         "messages": [{ "role": "user", "content": text }], "temperature": 0, "max_tokens": 16, "logprobs": true,
-        "ragstone": { "collection": "world", "top_k": 4, "reuse": reuse },
+        "ragstone": { "collection": "world", "top_k": 4, "reuse": reuse, "arrange": false },
     });
     let answer = service.ask(CHAT, &body).await;
     (answer["choices"][0].clone(), answer["ragstone"]["report"].clone())

@@ -11,7 +11,7 @@ const CHAT: &str = "/v1/chat/completions";
 fn asked(text: &str, reuse: Value) -> Value {
     json!({
         "messages": [{ "role": "user", "content": text }], "temperature": 0, "max_tokens": 16,
-        "ragstone": { "collection": "world", "top_k": 4, "reuse": reuse },
+        "ragstone": { "collection": "world", "top_k": 4, "reuse": reuse, "arrange": false },
     })
 }
 
