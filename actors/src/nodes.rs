@@ -10,9 +10,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ragstone_corpus::{Bucket, BucketOptions, Corpus, Follower, GoneEntry, UpToDate};
+use ragstone_corpus::{Bucket, BucketOptions, Corpus, Follower, UpToDate};
 use ragstone_env::{Env, Stopwatch};
-use ragstone_storage::key::SegmentDigest;
 use ragstone_storage::tier::object;
 use tokio::runtime::Handle;
 
@@ -147,15 +146,6 @@ fn forget(kv: &Path) -> Result<()> {
     }
 }
 
-/// The segments of entries of the log. What is none is left out: another version wrote it.
-pub(crate) fn segments_in(entries: &[GoneEntry]) -> Vec<SegmentDigest> {
-    let names = entries.iter().flat_map(|entry| &entry.segments);
-    let mut segments: Vec<SegmentDigest> = names.filter_map(|name| name.parse().ok()).collect();
-    segments.sort_unstable_by_key(|segment| segment.0);
-    segments.dedup();
-    segments
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,13 +160,5 @@ mod tests {
         assert_eq!(read_seen(&path), Some(18));
         std::fs::write(&path, "x").unwrap();
         assert_eq!(read_seen(&path), None);
-    }
-
-    #[test]
-    fn segments_go_through_the_log_once_each() {
-        let digest = SegmentDigest([7; 16]);
-        let entry = |segment: String| GoneEntry { segments: vec![segment] };
-        let entries = [entry(digest.to_string()), entry(digest.to_string()), entry("nonsense".into())];
-        assert_eq!(segments_in(&entries), [digest]);
     }
 }

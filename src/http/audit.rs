@@ -5,19 +5,23 @@
 //!  "path":"/v1/collections/{collection}/documents/{document:.+}","names":{"collection":"house","document":"keys.md"},"status":200,"ms":12.4}
 //! ```
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
-use actix_web::dev::ServiceResponse;
+use actix_web::dev::ServiceRequest;
 use actix_web::http::Method;
-use actix_web::{HttpMessage, HttpRequest};
+use actix_web::{HttpMessage, HttpRequest, web};
+use ragstone_env::Stopwatch;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 
 use super::identity::Visitor;
 use super::ollama::lines::rfc3339;
+use super::state::State;
 use crate::config::Surface;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -30,9 +34,27 @@ const MOST_NAMES: usize = 50;
 #[derive(Debug)]
 pub struct AuditLog(Mutex<RollingFileAppender>);
 
-/// What a handler says of its request, besides the names in its path.
+/// What is known of a request besides its head, filled in on its way.
 #[derive(Debug, Default)]
-struct Said(Map<String, Value>);
+struct Known {
+    visitor: Option<Visitor>,
+    names: Map<String, Value>,
+}
+
+/// Stands among a request's extensions.
+#[derive(Debug, Clone, Default)]
+struct Handle(Rc<RefCell<Known>>);
+
+/// A request under way. Its line is written when its answer begins, or when it is dropped: a client that leaves may have had its way.
+pub struct Watched {
+    state: web::Data<State>,
+    known: Handle,
+    method: Method,
+    path: String,
+    from: Option<String>,
+    begun: Stopwatch,
+    status: Option<u16>,
+}
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -43,11 +65,11 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     tenant: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<String>,
+    from: Option<&'a str>,
     method: &'a str,
     path: &'a str,
     #[serde(skip_serializing_if = "Map::is_empty")]
-    names: Map<String, Value>,
+    names: &'a Map<String, Value>,
     status: u16,
     ms: f64,
 }
@@ -62,53 +84,18 @@ impl AuditLog {
     }
 
     fn open(folder: &Path, days: usize) -> Result<Self> {
+        let refused = |error: String| {
+            let message = format!("`audit_log`: {} cannot be written: {error}", folder.display());
+            Error::new(ErrorKind::InvalidInput, message)
+        };
+        create(folder).map_err(|error| refused(error.to_string()))?;
         let file = RollingFileAppender::builder()
             .rotation(Rotation::DAILY)
             .filename_prefix("audit")
             .filename_suffix("jsonl")
             .max_log_files(days)
             .build(folder);
-        file.map(|file| Self(Mutex::new(file))).map_err(|error| {
-            let message = format!("`audit_log`: {} cannot be written: {error}", folder.display());
-            Error::new(ErrorKind::InvalidInput, message)
-        })
-    }
-
-    /// Writes the line of a request that was answered. Reading what the service is and has is not written.
-    pub fn note<B>(&self, now_unix_ms: u64, path: &str, ms: f64, response: &ServiceResponse<B>) {
-        let request = response.request();
-        if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
-            return;
-        }
-        let visitor = Visitor::of(request).ok();
-        let (who, key) = match &visitor {
-            Some(Visitor::Owner) => ("owner", None),
-            Some(Visitor::Key(key)) => ("key", Some(key.record.name.as_str())),
-            Some(Visitor::Anyone) => ("anyone", None),
-            None => ("refused", None),
-        };
-        let mut names: Map<String, Value> =
-            request.match_info().iter().map(|(name, value)| (name.to_owned(), cut(value).into())).collect();
-        if let Some(Said(said)) = request.extensions_mut().remove::<Said>() {
-            names.extend(said);
-        }
-        let line = Line {
-            time: rfc3339(now_unix_ms),
-            who,
-            key,
-            tenant: visitor.as_ref().map_or("", Visitor::own_tenant),
-            from: request.peer_addr().map(|address| address.ip().to_string()),
-            method: request.method().as_str(),
-            path,
-            names,
-            status: response.status().as_u16(),
-            ms,
-        };
-        if let Err(error) = self.write(&line) {
-            // What is done is done: it is told at least here.
-            tracing::error!(%error, who, path, status = line.status, "the audit log cannot be written");
-            metrics::counter!("ragstone_audit_failures_total").increment(1);
-        }
+        file.map(|file| Self(Mutex::new(file))).map_err(|error| refused(error.to_string()))
     }
 
     fn write(&self, line: &Line<'_>) -> std::io::Result<()> {
@@ -119,14 +106,80 @@ impl AuditLog {
     }
 }
 
+/// The line of a client that left before its answer began, as web servers have it.
+const LEFT: u16 = 499;
+
+impl Watched {
+    /// Watches a request that is not a mere reading; `None` where that is not wanted. `path` is as the router has it.
+    pub fn begin(state: &web::Data<State>, request: &ServiceRequest, path: &str) -> Option<Self> {
+        state.audit.as_ref()?;
+        if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+            return None;
+        }
+        let known = Handle::default();
+        request.extensions_mut().insert(known.clone());
+        Some(Self {
+            state: state.clone(),
+            known,
+            method: request.method().clone(),
+            path: path.to_owned(),
+            from: request.peer_addr().map(|address| address.ip().to_string()),
+            begun: Stopwatch::start(),
+            status: None,
+        })
+    }
+
+    /// It is answered with this status.
+    pub fn answered(mut self, status: u16) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(audit) = &self.state.audit else { return };
+        let known = self.known.0.borrow();
+        let status = self.status.unwrap_or(LEFT);
+        let (who, key) = match &known.visitor {
+            Some(Visitor::Owner) => ("owner", None),
+            Some(Visitor::Key(key)) => ("key", Some(key.record.name.as_str())),
+            Some(Visitor::Anyone) => ("anyone", None),
+            None if matches!(status, 401 | 403) => ("refused", None),
+            None => ("unknown", None),
+        };
+        let line = Line {
+            time: rfc3339(self.state.env.now_unix_ms()),
+            who,
+            key,
+            tenant: known.visitor.as_ref().map_or("", Visitor::own_tenant),
+            from: self.from.as_deref(),
+            method: self.method.as_str(),
+            path: &self.path,
+            names: &known.names,
+            status,
+            ms: self.begun.elapsed_ms(),
+        };
+        if let Err(error) = audit.write(&line) {
+            // What is done is done: it is told at least here.
+            tracing::error!(%error, who, path = self.path, status, "the audit log cannot be written");
+            metrics::counter!("ragstone_audit_failures_total").increment(1);
+        }
+    }
+}
+
+/// Notes who sent a request, and the names in its path.
+pub fn note(request: &ServiceRequest, visitor: Option<&Visitor>) {
+    if let Some(Handle(known)) = request.extensions().get::<Handle>() {
+        let mut known = known.borrow_mut();
+        known.visitor = visitor.cloned();
+        known.names.extend(request.match_info().iter().map(|(name, value)| (name.to_owned(), cut(value).into())));
+    }
+}
+
 /// Has the line of a request say what it is about.
 pub fn say(request: &HttpRequest, name: &str, value: impl Into<Value>) {
-    let mut extensions = request.extensions_mut();
-    if !extensions.contains::<Said>() {
-        extensions.insert(Said::default());
-    }
-    if let Some(Said(said)) = extensions.get_mut::<Said>() {
-        said.insert(name.to_owned(), value.into());
+    if let Some(Handle(known)) = request.extensions().get::<Handle>() {
+        known.borrow_mut().names.insert(name.to_owned(), cut_all(value.into()));
     }
 }
 
@@ -137,6 +190,27 @@ pub fn say_all<'a>(request: &HttpRequest, name: &str, values: impl ExactSizeIter
     if count > MOST_NAMES {
         say(request, "count", count);
     }
+}
+
+/// Cuts every name of a value. What handlers say has few of them, as deep as a filter is.
+fn cut_all(value: Value) -> Value {
+    match value {
+        Value::String(name) => cut(&name).into(),
+        Value::Array(values) => values.into_iter().take(MOST_NAMES).map(cut_all).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().take(MOST_NAMES).map(|(name, value)| (cut(&name), cut_all(value))).collect()
+        }
+        other => other,
+    }
+}
+
+/// Makes a folder that is there for its user alone; one that is there stays as it is.
+fn create(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
 }
 
 fn cut(name: &str) -> String {

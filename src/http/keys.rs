@@ -1,11 +1,12 @@
 //! `/v1/keys…`: API keys, for the data folder's owner.
 
 use actix_web::web::ServiceConfig;
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::api_keys::NewApiKey;
 use ragstone_corpus::full_name;
 use ragstone_storage::catalog::Role;
 
+use super::audit;
 use super::body::Incoming;
 use super::fields::Fields;
 use super::resource;
@@ -29,9 +30,12 @@ async fn list(state: web::Data<State>) -> Answered {
 }
 
 /// Makes a key, and shows it this once: `{"name", "role"?, "tenant"?, "collections"?}`.
-async fn add(state: web::Data<State>, incoming: Incoming) -> Answered {
+async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let keys = state.opened()?.ragstone.api_keys().clone();
     let AddKey { name, role, tenant, collections } = Fields::whole(incoming).await?;
+    audit::say(&request, "key", name.as_str());
+    audit::say(&request, "role", role.unwrap_or(Role::Read).name());
+    audit::say(&request, "tenant", tenant.as_deref().unwrap_or_default());
     let wanted = NewApiKey {
         name,
         role: role.unwrap_or(Role::Read),

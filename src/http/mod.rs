@@ -154,6 +154,7 @@ fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> im
         let has_method = methods.split(", ").any(|method| method == request.method().as_str());
         // Which methods there are is no secret.
         let admitted = if has_method { admitted(&request, path) } else { Err(no_such_method(&request, methods)) };
+        audit::note(&request, admitted.as_ref().ok());
         match admitted {
             Ok(visitor) => {
                 let is_tenant = visitor.bound().is_some();
@@ -205,6 +206,7 @@ async fn account(
     let route = request.match_pattern();
     let span = trace::request_span(method, route.as_deref(), request.path(), request.headers());
     let path = route.unwrap_or_else(|| "other".to_owned());
+    let watched = audit::Watched::begin(&state, &request, &path);
     let origin = request.headers().get(ORIGIN).cloned();
     let response = match state.allowed.check(request.method(), request.headers()) {
         Ok(()) => {
@@ -221,8 +223,8 @@ async fn account(
         }
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
-    if let Some(audit) = &state.audit {
-        audit.note(state.env.now_unix_ms(), &path, begun.elapsed_ms(), &response);
+    if let Some(watched) = watched {
+        watched.answered(status);
     }
     trace::end_request(&span, status);
     span.in_scope(|| tracing::debug!(status, ms = elapsed.as_secs_f64() * 1e3, "answered"));

@@ -18,7 +18,7 @@ async fn node(folder: &Folder, bucket: &Folder) -> Service {
 async fn ask(service: &Service, reuse: &str) -> (String, Value) {
     let body = json!({
         "messages": [{ "role": "user", "content": "What does Calbet Works make?" }], "temperature": 0, "max_tokens": 16,
-        "ragstone": { "collection": "world", "top_k": 3, "reuse": reuse },
+        "ragstone": { "collection": "world", "top_k": 3, "reuse": reuse, "arrange": false },
     });
     let answer = service.ask("/v1/chat/completions", &body).await;
     let report = answer["ragstone"]["report"].clone();

@@ -63,7 +63,7 @@ async fn each_protocol_has_its_own_form_of_thoughts() {
     let output = service.ask("/v1/responses", &response).await["output"].clone();
     assert_eq!(output[0]["type"], "message", "{output}");
     let body = json!({
-        "model": "demo", "messages": [{ "role": "user", "content": "How many boats?" }], "think": true, "stream": false, "options": { "num_predict": 4 },
+        "messages": [{ "role": "user", "content": "How many boats?" }], "think": true, "stream": false, "options": { "num_predict": 4 },
     });
     assert!(service.ask("/api/chat", &body).await["message"]["content"].is_string());
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ragstone_env::Stopwatch;
 use reqwest::{Certificate, Client, Identity, Method};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use crate::harness::{Folder, Service, get};
 use crate::keys::{As, new_key, send};
@@ -143,6 +144,36 @@ async fn who_did_what_is_written_without_their_texts() {
     for secret in ["heron stands", "Where does", key.as_str(), owner.as_str()] {
         assert!(!all.contains(secret), "{secret} is in {all}");
     }
+}
+
+/// What a client asks for is done although it does not wait for the answer: that is written, too, and a name is cut.
+#[tokio::test]
+async fn who_leaves_before_the_answer_is_written_down() {
+    let folder = Folder::new();
+    let log = folder.path().join("audit");
+    let service = folder.serve(&["--set", &format!("audit_log={}", log.display())]).await;
+    service.add("notes", &[("Heron", "The heron stands in the reeds.")]).await;
+    let address = service.address.strip_prefix("http://").unwrap();
+    for _ in 0..8 {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "DELETE /v1/collections/notes HTTP/1.1\r\nhost: {address}\r\nx-ragstone-token: {}\r\n\r\n",
+            folder.token()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+    }
+    let lines = lines(&log, 9).await;
+    let is_told =
+        |line: &&Value| line["method"] == "DELETE" && line["who"] == "owner" && line["names"]["collection"] == "notes";
+    assert_eq!(lines.iter().filter(is_told).count(), 8, "{lines:?}");
+
+    let long =
+        json!({ "messages": [{ "role": "user", "content": "a" }], "ragstone": { "collection": "x".repeat(5000) } });
+    service.post("/v1/chat/completions", &long).await;
+    let lines = self::lines(&log, 10).await;
+    assert_eq!(lines[9]["names"]["collection"].as_str().unwrap().len(), 200);
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o700);
 }
 
 /// The lines of the log's only file, once there are so many.

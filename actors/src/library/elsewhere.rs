@@ -9,7 +9,6 @@ use ragstone_storage::key::SegmentDigest;
 use super::Library;
 use crate::blocking::blocking;
 use crate::error::Result;
-use crate::nodes::segments_in;
 
 impl Library {
     /// Tells all nodes that these passages are gone, before this one removes their KV: a kill in between has the journal tell them again. Of
@@ -39,5 +38,27 @@ impl Library {
             catalog.note_remains(&Holder::Kv, store.env().now_unix_ms())
         })
         .await
+    }
+}
+
+/// The segments of entries of the log. What is none is left out: another version wrote it.
+fn segments_in(entries: &[GoneEntry]) -> Vec<SegmentDigest> {
+    let names = entries.iter().flat_map(|entry| &entry.segments);
+    let mut segments: Vec<SegmentDigest> = names.filter_map(|name| name.parse().ok()).collect();
+    segments.sort_unstable_by_key(|segment| segment.0);
+    segments.dedup();
+    segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_go_through_the_log_once_each() {
+        let digest = SegmentDigest([7; 16]);
+        let entry = |segment: String| GoneEntry { segments: vec![segment] };
+        let entries = [entry(digest.to_string()), entry(digest.to_string()), entry("nonsense".into())];
+        assert_eq!(segments_in(&entries), [digest]);
     }
 }

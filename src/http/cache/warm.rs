@@ -10,6 +10,7 @@ use crate::api::List;
 use crate::api::cache::{BegunWarmUp, CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
 use crate::error::{Error, ErrorKind};
 use crate::http::answer::event;
+use crate::http::audit;
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
 use crate::http::error::body;
@@ -28,6 +29,9 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
     let opened = state.opened()?;
     let visitor = Visitor::of(&request)?;
     let WarmUp { collection, document, schema, modules, tenants, dry_run } = Fields::whole(incoming).await?;
+    audit::say(&request, "collection", collection.clone());
+    audit::say(&request, "document", document.clone());
+    audit::say(&request, "schema", schema.clone());
     let subject = match (schema, collection) {
         (Some(schema), None) if document.is_none() => {
             WarmSubject::Modules { schema, modules: modules.unwrap_or_default(), version: String::new() }

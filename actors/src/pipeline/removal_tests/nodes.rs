@@ -33,8 +33,12 @@ fn stored(ragstone: &Ragstone, segments: &[SegmentDigest]) -> usize {
 }
 
 async fn ask(ragstone: &Ragstone) -> Vec<String> {
-    let context = Context { collection: Some("c".into()), top_k: Some(2), ..Context::default() };
-    let messages = vec![ChatMessage::new("user", "What is the lamp of Orvik?")];
+    ask_over(ragstone, "What is the lamp of Orvik?", 2).await
+}
+
+async fn ask_over(ragstone: &Ragstone, words: &str, passages: usize) -> Vec<String> {
+    let context = Context { collection: Some("c".into()), top_k: Some(passages), ..Context::default() };
+    let messages = vec![ChatMessage::new("user", words)];
     let input = Input::Chat { messages, tools: Vec::new(), context: Some(context) };
     let answer = answer(ragstone, question(input, Reuse::Auto, 2)).await;
     answer.citations.iter().map(|citation| citation.document_id.clone()).collect()
@@ -82,7 +86,9 @@ async fn a_node_that_was_away_hears_at_its_start_what_was_removed() {
     let all = documents(&["lamp", "mill"]);
     a.library().upsert("c", all.clone(), (None, Caller::default()), || true).await.unwrap();
     ask(&b).await;
-    let lamp = all[0].identity().unwrap();
+    // Behind nothing that goes.
+    let (lamp, mill) = (all[0].identity().unwrap(), all[1].identity().unwrap());
+    assert_eq!(ask_over(&b, &all[1].text, 1).await, [mill]);
     let of = |document| Scope { collection: Some("c"), document };
     let every: Vec<SegmentDigest> = b.library().segments(of(None)).await.unwrap().into_iter().collect();
     let gone: Vec<SegmentDigest> = b.library().segments(of(Some(&lamp))).await.unwrap().into_iter().collect();
