@@ -3,6 +3,7 @@
 use actix_web::{HttpRequest, web};
 use ragstone_actors::{Input, Question, RootCut};
 use ragstone_kernels::chat::ChatMessage;
+use ragstone_kernels::chat::thoughts::Thinking;
 use ragstone_kernels::sampling::MAX_LOGPROBS;
 use serde_json::Value;
 
@@ -73,8 +74,10 @@ pub async fn answer(
     };
     let goes_on =
         matches!(&input, Input::Chat { messages, .. } if messages.last().is_some_and(|last| last.role == "assistant"));
-    // What goes on with an answer that was begun thinks no more.
+    // What goes on with an answer that was begun thinks no more, and a form holds from the first token on.
+    let is_formed = generation.format.is_some();
     let thinking = opened.ragstone.thinking().filter(|_| !goes_on);
+    let thinking = thinking.map(|thinking| if is_formed { Thinking::Maybe } else { thinking });
     let question = Question {
         input,
         sampling: generation.sampling,

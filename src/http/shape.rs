@@ -116,7 +116,7 @@ impl Shape {
             }
             Kind::Chat => json!({
                 "index": index, "finish_reason": reason, "logprobs": self.logprobs(&answer.tokens, 0),
-                "message": { "role": "assistant", "content": answer.text, "refusal": null },
+                "message": { "role": "assistant", "content": text_of(said, answer), "refusal": null },
             }),
             Kind::Completion => {
                 let text = format!("{}{}", told.echo.as_deref().unwrap_or_default(), answer.text);
@@ -228,6 +228,12 @@ impl Shape {
 /// The reason of an answer that calls tools: one that was cut short says that.
 fn called(reason: &'static str) -> &'static str {
     if reason == "stop" { "tool_calls" } else { reason }
+}
+
+/// What an answer says, without the marks of a thought in which nothing was thought.
+fn text_of(said: Option<&[Said]>, answer: &Answer) -> String {
+    let Some(said) = said else { return answer.text.clone() };
+    said.iter().filter_map(|part| if let Said::Text(text) = part { Some(text.as_str()) } else { None }).collect()
 }
 
 /// A message that has parts beside its text.

@@ -53,6 +53,22 @@ async fn thoughts_stand_beside_the_answer() {
     assert_eq!(service.ask("/v1/completions", &plain).await["choices"][0]["text"], SAID);
 }
 
+/// Where the prompt ends with `<think>`: what a form asks for is the answer, and a thought in which nothing is thought leaves no mark.
+#[tokio::test]
+async fn an_answer_of_a_form_is_no_thought() {
+    let folder = Folder::new();
+    let service = serve(&folder, &format!("{TEMPLATE} <think>\n")).await;
+    let chat = "/v1/chat/completions";
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": { "const": "ab" } } });
+    let body =
+        json!({ "messages": [{ "role": "user", "content": "Say ab." }], "response_format": format, "max_tokens": 20 });
+    let message = service.ask(chat, &body).await["choices"][0]["message"].clone();
+    assert_eq!((&message["content"], &message["reasoning_content"]), (&json!("\"ab\""), &Value::Null), "{message}");
+    let empty = asked(&json!({ "guided_choice": ["<think>\n\n</think>\n\nEight."] }));
+    let message = service.ask(chat, &empty).await["choices"][0]["message"].clone();
+    assert_eq!((&message["content"], &message["reasoning_content"]), (&json!("Eight."), &Value::Null), "{message}");
+}
+
 #[tokio::test]
 async fn each_protocol_has_its_own_form_of_thoughts() {
     let folder = Folder::new();

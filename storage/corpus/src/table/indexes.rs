@@ -40,7 +40,9 @@ impl Collection {
         if !self.can_have_terms() {
             return Ok(());
         }
-        if !self.indexes_of("terms").await?.iter().any(|name| name == TERM_INDEX) && self.rows().await? > 0 {
+        // Nodes share only tables that had the column from the first: it is never away while another node writes.
+        let is_old = self.shared().is_none() && !self.indexes_of("terms").await?.iter().any(|name| name == TERM_INDEX);
+        if is_old && self.rows().await? > 0 {
             self.find_terms().await?;
         }
         let job = self.table.create_index(&["terms"], Index::FTS(term_index())).name(TERM_INDEX.to_owned());
