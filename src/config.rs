@@ -55,7 +55,7 @@ pub struct Surface {
     pub tls_client_ca: Option<PathBuf>,
     /// The folder of the audit log; none given: none is written.
     pub audit_log: Option<PathBuf>,
-    /// Days for which its files are kept.
+    /// Files of it that are kept: one for each day that had something to write.
     pub audit_days: usize,
     /// Listen beyond loopback although nobody has to log in.
     pub allow_anyone: bool,

@@ -22,6 +22,9 @@ use crate::{embedder_source, model_source, telemetry};
 
 /// How long requests may take to end where a command ends whose data folder others reached through it: they did not begin them at a service that may stop.
 const PASSING_GRACE: Duration = Duration::from_secs(300);
+/// How long a start waits until it knows what other nodes removed, and how often it looks whether it does.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
+const LOOKED_AGAIN: Duration = Duration::from_millis(10);
 
 /// A running service.
 pub struct Service {
@@ -125,6 +128,15 @@ impl Service {
             tracing::warn!(
                 "collections of tenants are here, and keys are off: whoever reaches the port reads and changes all of them"
             );
+        }
+        // A node answers once it knows what others removed meanwhile: a command that has come for one thing would be refused.
+        let looked = async {
+            while !opened.ragstone.is_up_to_date() {
+                tokio::time::sleep(LOOKED_AGAIN).await;
+            }
+        };
+        if tokio::time::timeout(FIRST_LOOK, looked).await.is_err() {
+            tracing::warn!("the bucket of `corpus_url` does not answer; requests get 503 until it does");
         }
         self.state.open(opened)?;
         if let Some((ingestor, ragstone)) = resume {

@@ -83,7 +83,7 @@ pub const SURFACE: &[Definition] = &[
     .within(1, 86_400),
     setting("audit_log", "A folder: who asked, added, deleted and evicted is written there, a JSON line each, without texts; a file a day (UTC).")
         .by_default("none is written"),
-    setting("audit_days", "Days for which files of the audit log are kept.").within(1, 36_500),
+    setting("audit_days", "Files of the audit log that are kept, `ragstone-audit.DATE.jsonl`: one for each day that had something to write.").within(1, 36_500),
     setting("log", "Which log lines are written, such as info or ragstone_actors=debug,warn.")
         .by_default("info (serve), warn")
         .flag().under("Logs and traces"),

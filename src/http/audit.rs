@@ -25,6 +25,8 @@ use super::state::State;
 use crate::config::Surface;
 use crate::error::{Error, ErrorKind, Result};
 
+/// What the names of its files begin with: all that begin so in its folder are its own, and the oldest of them go.
+const PREFIX: &str = "ragstone-audit";
 /// Longer names are cut.
 const MOST_NAME_CHARS: usize = 200;
 /// Names of one kind that are written, at the most: of a thousand documents the first.
@@ -91,7 +93,7 @@ impl AuditLog {
         create(folder).map_err(|error| refused(error.to_string()))?;
         let file = RollingFileAppender::builder()
             .rotation(Rotation::DAILY)
-            .filename_prefix("audit")
+            .filename_prefix(PREFIX)
             .filename_suffix("jsonl")
             .max_log_files(days)
             .build(folder);
