@@ -14,7 +14,7 @@ use crate::blend::Blend;
 use crate::question::{Input, Question, RootCut};
 use crate::report::ArrangementReport;
 
-/// The price of a pair that does not stand as it was ranked, in passages that are computed: measured, see docs/decisions/0110.
+/// The price of a pair that does not stand as it was ranked, in passages that are computed: chosen by simulation, see docs/decisions/0110.
 const TURNED: f64 = 0.1;
 
 /// The order of a prompt's passages.
