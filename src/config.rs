@@ -56,7 +56,7 @@ pub struct Surface {
     /// The folder of the audit log; none given: none is written.
     pub audit_log: Option<PathBuf>,
     /// Files of it that are kept: one for each day that had something to write.
-    pub audit_days: usize,
+    pub audit_files: usize,
     /// Listen beyond loopback although nobody has to log in.
     pub allow_anyone: bool,
     /// Whether requests need an API key; off by default.
@@ -132,7 +132,7 @@ impl Default for Surface {
             tls_key: None,
             tls_client_ca: None,
             audit_log: None,
-            audit_days: 90,
+            audit_files: 90,
             allow_anyone: false,
             keys: KeyMode::Off,
             metrics_open: false,

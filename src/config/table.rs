@@ -40,7 +40,7 @@ pub const SURFACE: &[Definition] = &[
     setting("listen", "Address and port where the service listens. Port 0 takes a free one, which is printed.").flag().under("Where it listens, and who may use it"),
     setting("health_listen", "Address and port where health and metrics are answered by a thread of their own.")
         .by_default("a free port of loopback"),
-    setting("tls_certificate", "The certificate chain that the service shows, a PEM file: it then speaks TLS. Changed files are taken at once.")
+    setting("tls_certificate", "The certificate chain that the service shows, a PEM file: it then speaks TLS. Changed files are taken within seconds.")
         .by_default("none: no TLS"),
     setting("tls_key", "The key of `tls_certificate`, a PEM file.").by_default("none"),
     setting(
@@ -83,7 +83,7 @@ pub const SURFACE: &[Definition] = &[
     .within(1, 86_400),
     setting("audit_log", "A folder: who asked, added, deleted and evicted is written there, a JSON line each, without texts; a file a day (UTC).")
         .by_default("none is written"),
-    setting("audit_days", "Files of the audit log that are kept, `ragstone-audit.DATE.jsonl`: one for each day that had something to write.").within(1, 36_500),
+    setting("audit_files", "Files of the audit log that are kept, `ragstone-audit.DATE.jsonl`: one for each day that had something to write.").within(1, 36_500),
     setting("log", "Which log lines are written, such as info or ragstone_actors=debug,warn.")
         .by_default("info (serve), warn")
         .flag().under("Logs and traces"),

@@ -82,10 +82,10 @@ impl AuditLog {
     /// # Errors
     /// `InvalidInput` where its folder cannot be written.
     pub fn of(surface: &Surface) -> Result<Option<Self>> {
-        surface.audit_log.as_deref().map(|folder| Self::open(folder, surface.audit_days)).transpose()
+        surface.audit_log.as_deref().map(|folder| Self::open(folder, surface.audit_files)).transpose()
     }
 
-    fn open(folder: &Path, days: usize) -> Result<Self> {
+    fn open(folder: &Path, files: usize) -> Result<Self> {
         let refused = |error: String| {
             let message = format!("`audit_log`: {} cannot be written: {error}", folder.display());
             Error::new(ErrorKind::InvalidInput, message)
@@ -95,7 +95,7 @@ impl AuditLog {
             .rotation(Rotation::DAILY)
             .filename_prefix(PREFIX)
             .filename_suffix("jsonl")
-            .max_log_files(days)
+            .max_log_files(files)
             .build(folder);
         file.map(|file| Self(Mutex::new(file))).map_err(|error| refused(error.to_string()))
     }
