@@ -3,38 +3,12 @@
 // Commands await what awaits more: the layout of their futures is deeper than the compiler goes by itself.
 #![recursion_limit = "256"]
 
-mod access;
-mod api;
-mod bench;
 mod cli;
-mod client;
-mod config;
-mod data_folder;
-mod embedder_source;
-mod eval;
-#[cfg(unix)]
-mod file_limit;
-#[cfg(test)]
-#[path = "../tests/fuzz/driver.rs"]
-mod fuzz;
-mod http;
-mod hub;
-mod ingest;
-mod lanes;
-mod machine;
-mod mcp;
-mod model_source;
-mod models;
-mod progress;
-mod server;
-mod service;
-mod telemetry;
-mod watch;
-mod wheel;
 
 use std::time::Duration;
 
-use ragstone_kernels::error;
+use ragstone_env::error;
+use ragstone_terminal::progress;
 
 fn main() {
     #[cfg(unix)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::embedding::{Prompts, SentenceEncoder};
+use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::numa::{self, Numa};
 use ragstone_kernels::simd;
 use ragstone_storage::cost::Prices;
@@ -224,6 +225,17 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// How a model is loaded with these settings.
+    pub fn load_options(&self) -> LoadOptions<'static> {
+        LoadOptions {
+            kv_dtype: self.kv_dtype,
+            weights: self.weights,
+            compute: self.compute,
+            adapter: None,
+            progress: None,
+        }
+    }
+
     /// Checks every value; the error names the key.
     pub fn validate(&self) -> Result<()> {
         let bad = |key: &str, why: &str| Err(Error::new(ErrorKind::InvalidInput, format!("setting `{key}` {why}")));

@@ -4,19 +4,21 @@ use clap::ValueEnum;
 use futures::StreamExt;
 use ragstone_actors::{Citation, Grounding, ReuseReport};
 use ragstone_corpus::Filter;
-use serde::Serialize;
-
-use crate::api::List;
-use crate::api::chat::{
+use ragstone_models::model_source;
+use ragstone_service::access;
+use ragstone_service::api::List;
+use ragstone_service::api::chat::{
     AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, StreamOptions, Unsaid, Usage,
 };
-use crate::api::models::ServedModel;
-use crate::cli::{documents, metadata, output, report};
-use crate::client::Client;
-use crate::config::Config;
+use ragstone_service::api::models::ServedModel;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::beside_bars;
+use serde::Serialize;
+
+use crate::cli::{documents, metadata, report};
 use crate::error::{Error, Result};
-use crate::progress::beside_bars;
-use crate::{access, model_source};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -7,15 +7,15 @@ use ragstone_actors::blend::{BALANCED, Calibration, Evidence, Verdict};
 use ragstone_actors::calibration::{Asked, Calibrate, CalibrationEvent, RULES};
 use ragstone_actors::report::Blending;
 use ragstone_actors::{InlineDocument, Rule};
+use ragstone_measure::eval::dataset;
+use ragstone_service::access;
+use ragstone_service::api::cache::KnownCalibration;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::{Progress, Unit};
 
-use crate::access;
-use crate::api::cache::KnownCalibration;
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::eval::dataset;
-use crate::progress::{Progress, Unit};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

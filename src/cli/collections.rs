@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use ragstone_actors::renewal::{RenewalState, RenewalStatus};
 use ragstone_corpus::{CollectionInfo, DocumentInfo};
+use ragstone_service::access;
+use ragstone_service::api::List;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::progress::{Progress, Unit};
+use ragstone_terminal::{output, table};
 use serde_json::Value;
 
-use crate::access;
-use crate::api::List;
 use crate::cli::cache::{How, remove_collection, remove_document};
-use crate::cli::{documents, output, table};
-use crate::client::Client;
-use crate::config::Config;
+use crate::cli::documents;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit};
 
 /// Between two looks at how far a collection is.
 const POLL: Duration = Duration::from_millis(200);

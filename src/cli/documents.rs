@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use ragstone_corpus::DocumentInfo;
-
-use crate::api::Page;
-use crate::api::collections::{DocumentsQuery, default_collection};
-use crate::cli::output;
-use crate::client::Client;
-use crate::error::{Error, ErrorKind, Result};
 use ragstone_documents::{file_of, may_have_several, shown};
+use ragstone_service::api::Page;
+use ragstone_service::api::collections::{DocumentsQuery, default_collection};
+use ragstone_service::client::Client;
+use ragstone_terminal::output;
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// The collection that a command means: the one that it names, or where it names none, the one that [`default_collection`] finds.
 pub async fn collection(client: &Client, given: Option<&str>) -> Result<String> {

@@ -5,16 +5,17 @@ use std::fmt::Write;
 use ragstone_actors::ReuseReport;
 use ragstone_actors::report::Blending;
 use ragstone_actors::report::{SegmentReport, Without};
+use ragstone_env::mebibytes;
+use ragstone_service::access;
+use ragstone_service::api::chat::{AnswerExtension, ChatCompletion, ChatRequest, Extension, GenerationRequest};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
 use ragstone_storage::prompt::plan::{InTier, SegmentPrediction, Why};
 use ragstone_storage::segment::SegmentKind;
+use ragstone_terminal::output;
 
-use crate::access;
-use crate::api::chat::{AnswerExtension, ChatCompletion, ChatRequest, Extension, GenerationRequest};
-use crate::cli::{documents, output};
-use crate::client::Client;
-use crate::config::Config;
+use crate::cli::documents;
 use crate::error::Result;
-use crate::progress::mebibytes;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

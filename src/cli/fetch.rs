@@ -1,12 +1,14 @@
 //! `ragstone fetch`
 
+use ragstone_models::embedder_source;
+use ragstone_models::model_source;
+use ragstone_service::access;
+use ragstone_service::config::Config;
+use ragstone_service::data_folder::DataFolder;
+use ragstone_terminal::output;
 use serde_json::json;
 
-use crate::cli::output;
-use crate::config::Config;
-use crate::data_folder::DataFolder;
 use crate::error::Result;
-use crate::{access, embedder_source, model_source};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
+use ragstone_documents::shown;
 use ragstone_env::Stopwatch;
+use ragstone_service::access::{self, interrupted};
+use ragstone_service::api::collections::Ingest;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_service::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind};
+use ragstone_service::watch::Watch;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::{Progress, Unit, beside_bars};
 use serde::Serialize;
 
 use self::left::TimeLeft;
 use self::told::{Alone, NotTakenFiles, name_not_taken};
-use crate::access::{self, interrupted};
-use crate::api::collections::Ingest;
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind};
-use crate::progress::{Progress, Unit, beside_bars};
-use crate::watch::Watch;
-use ragstone_documents::shown;
 
 /// Between two looks at folders that are watched, at the least.
 const LOOK: Duration = Duration::from_secs(1);

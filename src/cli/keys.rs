@@ -1,13 +1,13 @@
 //! `ragstone keys add | list | revoke`
 
+use ragstone_service::access;
+use ragstone_service::api::List;
+use ragstone_service::api::keys::{AddKey, AddedKey, Key, OwnKey, RevokedKey};
+use ragstone_service::client::Client;
+use ragstone_service::config::{Config, KeyMode};
 use ragstone_storage::catalog::Role;
+use ragstone_terminal::{output, table};
 
-use crate::access;
-use crate::api::List;
-use crate::api::keys::{AddKey, AddedKey, Key, OwnKey, RevokedKey};
-use crate::cli::{output, table};
-use crate::client::Client;
-use crate::config::{Config, KeyMode};
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Subcommand)]

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use ragstone_actors::size;
 use ragstone_env::Env;
+use ragstone_env::mebibytes;
 use ragstone_kv_serve::{Blocks, BlocksOptions, Client, NamespaceStatus, Reply, Request, Server, Status};
+use ragstone_service::config::Config;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::tier::object::ObjectOptions;
+use ragstone_terminal::{output, table};
 
 use crate::cli::serve::Stop;
-use crate::cli::{output, table};
-use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::progress::mebibytes;
 
 /// How long the daemon may take to answer a command: to evict it may have to ask the bucket for every object.
 const MOST_WAIT: Duration = Duration::from_secs(600);

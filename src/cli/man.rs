@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::cli::output;
+use ragstone_terminal::output;
+
 use crate::error::{Error, Result};
 
 /// Prints the program's page, or writes a page for each command into `folder`, which is created where it is missing.

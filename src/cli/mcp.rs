@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use ragstone_service::access;
+use ragstone_service::client::Client;
+use ragstone_service::client::routes::{Reply, Request, Routes};
+use ragstone_service::config::Config;
+use ragstone_service::mcp::Server;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::access;
-use crate::client::Client;
-use crate::client::routes::{Reply, Request, Routes};
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mcp::Server;
 
 /// How far the store is.
 #[derive(Clone)]

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use ragstone_env::Env;
 use ragstone_migrations::{Check, Status, Step, Taken};
+use ragstone_service::config::Config;
+use ragstone_service::data_folder::{DataFolder, HeldFolder};
+use ragstone_terminal::output;
+use ragstone_terminal::progress::{Progress, Unit};
 use serde_json::json;
 
-use crate::cli::output;
-use crate::config::Config;
-use crate::data_folder::{DataFolder, HeldFolder};
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit};
 
 /// What is on disk has a format; a newer ragstone brings an older one up to its own.
 #[derive(Debug, clap::Subcommand)]

@@ -1,13 +1,11 @@
 //! The command line: one file a command.
 
 mod ask;
-mod bench;
 mod cache;
 mod calibrate;
 mod collections;
 mod doctor;
 mod documents;
-mod eval;
 mod explain;
 mod fetch;
 mod hints;
@@ -20,27 +18,25 @@ mod mcp;
 mod metadata;
 mod migrate;
 mod models;
-mod output;
 mod page;
 mod pml;
 mod report;
 mod search;
 mod serve;
 mod settings;
-mod simulate;
-mod table;
 mod top;
 
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-
 use ragstone_env::Env;
+use ragstone_measure::commands::{bench, eval, simulate};
+use ragstone_service::config::{self, Config, Flags, LogFormat, Surface};
+use ragstone_service::telemetry;
+use ragstone_service::telemetry::otlp::Otlp;
+use ragstone_terminal::output;
 
-use crate::config::{self, Config, Flags, LogFormat, Surface};
 use crate::error::Result;
-use crate::telemetry;
-use crate::telemetry::otlp::Otlp;
 
 /// Where settings come from, and how sizes are written.
 const SETTINGS_HELP: &str = "\

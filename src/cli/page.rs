@@ -1,8 +1,9 @@
 //! `ragstone page`
 
-use crate::access;
-use crate::cli::output;
-use crate::config::Config;
+use ragstone_service::access;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// Prints the page's address, with the owner's token behind `#`: browsers send no server what stands there.

@@ -7,13 +7,13 @@ mod stored;
 use std::path::{Path, PathBuf};
 
 use ragstone_kernels::files::ModelFiles;
+use ragstone_models::model_source;
 use ragstone_pml::{Block, Layout, Part, PlacedFrom, Prompt, Roles, Schema, Selected, Sources, select};
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
 use serde::Serialize;
 
-use crate::cli::output;
-use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::model_source;
 
 /// The longest file that a schema may name, in bytes.
 const MOST_SOURCE_BYTES: u64 = 1 << 20;

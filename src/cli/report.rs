@@ -6,10 +6,9 @@ use ragstone_actors::report::{TierLoad, TokenAccount, Ttft};
 use ragstone_actors::speculation::{Outcome, Speculation};
 use ragstone_actors::{ArrangementReport, Citation, Grounding, RerankReport, RerankedBy, ReuseReport, RoundReport};
 use ragstone_corpus::Elsewhere;
+use ragstone_env::mebibytes;
 use ragstone_storage::tier::Tier;
-
-use crate::cli::output::one_line;
-use crate::progress::mebibytes;
+use ragstone_terminal::output::one_line;
 
 /// The passages that stood in the prompt, one a line, the best one first; empty where there were none.
 pub fn citations(citations: &[Citation]) -> String {

@@ -4,14 +4,15 @@ use std::fmt::Write;
 
 use clap::ValueEnum;
 use ragstone_corpus::{Filter, Hit, SearchMode};
+use ragstone_service::access;
+use ragstone_service::api::collections::{FoundPassages, Search};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::beside_bars;
 
-use crate::access;
-use crate::api::collections::{FoundPassages, Search};
-use crate::cli::{documents, metadata, output, report};
-use crate::client::Client;
-use crate::config::Config;
+use crate::cli::{documents, metadata, report};
 use crate::error::Result;
-use crate::progress::beside_bars;
 
 /// Characters of a passage that show where not all of it is asked for.
 const SHOWN: usize = 240;

@@ -3,19 +3,21 @@
 use std::net::{SocketAddr, TcpListener};
 
 use ragstone_env::Env;
+use ragstone_models::embedder_source;
+use ragstone_models::model_source;
+use ragstone_service::config::{Config, KeyMode, Surface};
+use ragstone_service::data_folder::{DataFolder, HeldFolder};
+use ragstone_service::http::state::Audience;
+use ragstone_service::service::Service;
+use ragstone_service::telemetry;
+use ragstone_service::telemetry::otlp::Otlp;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::tier::object::ObjectTier;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::{Progress, Unit};
 
-use crate::cli::output;
 use crate::cli::page::reached_at;
-use crate::config::{Config, KeyMode, Surface};
-use crate::data_folder::{DataFolder, HeldFolder};
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::state::Audience;
-use crate::progress::{Progress, Unit};
-use crate::service::Service;
-use crate::telemetry::otlp::Otlp;
-use crate::{embedder_source, model_source, telemetry};
 
 /// Files that RocksDB, LanceDB and sled may have open at once.
 #[cfg(unix)]
@@ -199,7 +201,7 @@ fn raise_file_limit(surface: &Surface) {
     #[cfg(unix)]
     {
         let wanted = files_wanted(surface);
-        match crate::file_limit::raise(wanted) {
+        match ragstone_service::file_limit::raise(wanted) {
             Ok(have) if have < wanted => tracing::warn!(
                 have,
                 wanted,

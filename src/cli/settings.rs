@@ -1,11 +1,11 @@
 //! `ragstone settings`
 
+use ragstone_service::client::Client;
+use ragstone_service::config::{Config, table};
+use ragstone_service::data_folder::DataFolder;
+use ragstone_terminal::output;
 use serde_json::Value;
 
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::{Config, table};
-use crate::data_folder::DataFolder;
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]

@@ -279,9 +279,10 @@ async fn it_answers_and_the_same_bits_come_alone_from_stored_kv_and_after_a_rest
 /// Two names of one thing.
 #[test]
 fn what_ops_fetches_is_what_the_program_pins() {
-    let pinned =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/model_source/default_model.rs"))
-            .unwrap();
+    let pinned = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/models/src/model_source/default_model.rs"),
+    )
+    .unwrap();
     for words in [FILE, NAME, COMMIT] {
         assert!(pinned.contains(&format!("\"{words}\"")), "{words}");
     }

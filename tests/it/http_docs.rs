@@ -101,7 +101,8 @@ fn run(script: &str, address: &str, data: &Path) -> String {
 /// Every path of the cache is documented.
 #[test]
 fn no_path_is_left_out() {
-    let (text, source) = (include_str!("../../docs/http.md"), include_str!("../../src/http/cache/mod.rs"));
+    let (text, source) =
+        (include_str!("../../docs/http.md"), include_str!("../../actors/service/src/http/cache/mod.rs"));
     let paths: Vec<&str> = source.split('"').filter(|text| text.starts_with("/v1/cache/")).collect();
     assert!(paths.len() > 10, "{paths:?}");
     for path in paths {

@@ -176,7 +176,7 @@ fn routes() -> BTreeSet<(String, String)> {
         }
     }
     let mut sources = String::new();
-    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http"), &mut sources);
+    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("actors/service/src/http"), &mut sources);
     assert_eq!(sources.matches("web::resource(").count(), 1, "paths are made by `resource` alone");
     assert!(!sources.contains("web::scope(") && !sources.contains(".route(\""));
     let mut routes = BTreeSet::new();
@@ -217,7 +217,11 @@ fn written_otherwise(path: &str) -> [String; 2] {
 fn every_path_is_probed() {
     let probed: BTreeSet<(String, String)> =
         PROBES.iter().map(|probe| (probe.method.to_owned(), probe.route.to_owned())).collect();
-    assert_eq!(routes(), probed, "a new path needs a probe in paths.rs, and a row in src/api/permissions.rs");
+    assert_eq!(
+        routes(),
+        probed,
+        "a new path needs a probe in paths.rs, and a row in actors/service/src/api/permissions.rs"
+    );
 }
 
 #[tokio::test]

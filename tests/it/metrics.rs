@@ -28,12 +28,12 @@ fn monitoring(file: &str) -> String {
 
 /// Those that the program describes.
 fn described() -> BTreeSet<String> {
-    names(&std::fs::read_to_string(root().join("src/telemetry/metrics.rs")).unwrap())
+    names(&std::fs::read_to_string(root().join("actors/service/src/telemetry/metrics.rs")).unwrap())
 }
 
 /// Labels of a metric as the table has them.
 fn labels_described(name: &str) -> BTreeSet<String> {
-    let table = std::fs::read_to_string(root().join("src/telemetry/metrics.rs")).unwrap();
+    let table = std::fs::read_to_string(root().join("actors/service/src/telemetry/metrics.rs")).unwrap();
     let (_, row) = table.split_once(&format!("\"{name}\", &[")).unwrap_or_else(|| panic!("{name} is not in the table"));
     let (labels, _) = row.split_once(']').unwrap();
     labels.split(", ").map(|label| label.trim_matches('"').to_owned()).filter(|label| !label.is_empty()).collect()

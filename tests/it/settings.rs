@@ -1,5 +1,5 @@
 //! One table says everything of every setting: docs/settings.md, help, variables and `ragstone settings` are held against it here. The structs are in
-//! `src/config/table.rs`.
+//! `actors/service/src/config/table.rs`.
 
 use std::path::Path;
 

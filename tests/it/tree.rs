@@ -18,11 +18,35 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("storage/documents", &["env"]),
     ("storage/corpus", &["env", "documents"]),
     ("storage", &["env", "kernels"]),
+    ("terminal", &["env"]),
+    ("kernels/models", &["env", "kernels", "terminal"]),
     ("migrations", &["env", "storage"]),
     ("actors/pml", &["env", "kernels", "storage"]),
     ("actors/kv_serve", &["env", "storage"]),
     ("actors", &["env", "kernels", "documents", "corpus", "storage", "pml"]),
-    (".", &["env", "kernels", "documents", "corpus", "storage", "pml", "kv-serve", "actors", "migrations"]),
+    (
+        "actors/service",
+        &["env", "kernels", "models", "terminal", "documents", "corpus", "storage", "pml", "actors", "migrations"],
+    ),
+    ("ops/measure", &["env", "kernels", "models", "terminal", "documents", "corpus", "storage", "actors", "service"]),
+    (
+        ".",
+        &[
+            "env",
+            "kernels",
+            "models",
+            "terminal",
+            "documents",
+            "corpus",
+            "storage",
+            "pml",
+            "kv-serve",
+            "actors",
+            "migrations",
+            "service",
+            "measure",
+        ],
+    ),
 ];
 
 fn root() -> &'static Path {
@@ -32,7 +56,8 @@ fn root() -> &'static Path {
 /// All Rust files of all packages, with paths from the root.
 pub fn sources() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    for folder in ["src", "kernels", "storage", "actors", "migrations", "tests", "examples"] {
+    for folder in ["src", "kernels", "storage", "actors", "migrations", "terminal", "tests", "examples", "ops/measure"]
+    {
         collect(&root().join(folder), &mut files);
     }
     assert!(files.len() > 20, "the sources were not found");
@@ -171,6 +196,10 @@ fn lower_layers_know_nothing_of_the_upper_ones() {
         ("storage/src", &["actix", "lancedb", "ragstone_actors", "ragstone_migrations", "reqwest"]),
         ("actors/pml", &["actix", "tokio", "reqwest"]),
         ("actors/kv_serve", &["actix", "tokio", "reqwest", "rocksdb::", "ragstone_actors"]),
+        ("terminal", &["actix", "reqwest", "ragstone_kernels"]),
+        ("kernels/models", &["actix", "ragstone_storage", "ragstone_actors"]),
+        ("actors/service", &["clap::Subcommand", "clap::Args", "ragstone_measure", "rocksdb::", "lancedb::"]),
+        ("src", &["actix_web", "rocksdb::", "lancedb::"]),
         ("actors/src", &["actix_web", "ragstone_migrations", "reqwest", "rocksdb::", "lancedb::"]),
     ];
     for (name, text) in sources() {
@@ -250,15 +279,15 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
         "the daemon's own socket, as it ends, and the empty folder in which it was made",
     ),
     ("src/cli/models/remove.rs", 1, "a model that the owner named"),
-    ("src/data_folder.rs", 2, "the record of a service that ended, and the holder's name in the lock"),
-    ("src/embedder_source.rs", 1, "which model is remembered"),
-    ("src/hub/cache.rs", 1, "what a download left"),
-    ("src/hub/fetch.rs", 2, "a download that is of no use"),
-    ("src/hub/stored.rs", 4, "a model that the owner named"),
-    ("src/eval/journal.rs", 1, "the line that a kill cut off, of answers that are asked for again"),
-    ("src/models/need.rs", 1, "makes a file of its own larger"),
-    ("src/model_source/bundle.rs", 1, "the demo model, which is inside this program"),
-    ("src/wheel.rs", 2, "a download that lacks files, and what one left that was killed"),
+    ("actors/service/src/data_folder.rs", 2, "the record of a service that ended, and the holder's name in the lock"),
+    ("kernels/models/src/embedder_source.rs", 1, "which model is remembered"),
+    ("kernels/models/src/hub/cache.rs", 1, "what a download left"),
+    ("kernels/models/src/hub/fetch.rs", 2, "a download that is of no use"),
+    ("kernels/models/src/hub/stored.rs", 4, "a model that the owner named"),
+    ("ops/measure/src/eval/journal.rs", 1, "the line that a kill cut off, of answers that are asked for again"),
+    ("kernels/models/src/need.rs", 1, "makes a file of its own larger"),
+    ("kernels/models/src/model_source/bundle.rs", 1, "the demo model, which is inside this program"),
+    ("kernels/models/src/wheel.rs", 2, "a download that lacks files, and what one left that was killed"),
 ];
 
 /// Data that cannot be read is not data that is gone: whoever adds a removal says here why nobody misses what goes.

@@ -18,3 +18,8 @@ pub mod lock;
 
 pub use env::*;
 pub use error::{Error, ErrorKind, Result};
+
+/// Bytes as MiB, for people.
+pub fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -5,17 +5,18 @@ use std::fmt::Write;
 use ragstone_actors::entries::{EntryOf, EntryPage, Evicted, LeftTier, ListedEntry, Pinned};
 use ragstone_actors::library::PassageName;
 use ragstone_actors::schemas::ModuleName;
+use ragstone_env::mebibytes;
+use ragstone_service::access;
+use ragstone_service::api::cache::{ChangeEntries, Entries, EntriesQuery, HowToChange};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
 use ragstone_storage::store::EntryInfo;
+use ragstone_terminal::progress::{Progress, Unit};
+use ragstone_terminal::{output, table};
 use serde::de::DeserializeOwned;
 
 use super::filter::Filter;
-use crate::access;
-use crate::api::cache::{ChangeEntries, Entries, EntriesQuery, HowToChange};
-use crate::cli::{output, table};
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::Result;
-use crate::progress::{Progress, Unit, mebibytes};
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {

@@ -3,8 +3,8 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ragstone_actors::entries::EntryFilter;
 use ragstone_storage::tier::Tier;
+use ragstone_terminal::output;
 
-use crate::cli::output;
 use crate::error::{Error, Result};
 
 /// Entries must fit everything that is given.

@@ -2,17 +2,17 @@
 
 use ragstone_actors::library::Removed;
 use ragstone_corpus::DocumentInfo;
+use ragstone_service::access;
+use ragstone_service::api::cache::{Invalidate, InvalidatedText};
+use ragstone_service::api::collections::WholeDocument;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::{Progress, Unit};
 
 use super::filter::Subject;
-use crate::access;
-use crate::api::cache::{Invalidate, InvalidatedText};
-use crate::api::collections::WholeDocument;
 use crate::cli::documents::{self, Found};
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -10,7 +10,8 @@ mod warm;
 
 pub use self::invalidate::{How, remove_collection, remove_document};
 pub use self::warm::{Wanted as WarmUp, jobs_table};
-use crate::config::Config;
+use ragstone_service::config::Config;
+
 use crate::error::Result;
 
 #[derive(Debug, clap::Subcommand)]

@@ -6,17 +6,17 @@ use ragstone_actors::Status;
 use ragstone_actors::blend::Blend;
 use ragstone_actors::report::Blending;
 use ragstone_env::damage::Damage;
+use ragstone_env::mebibytes;
+use ragstone_service::access;
+use ragstone_service::api::cache::WholeStatus;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
 use ragstone_storage::tier::disk::Recovery;
 use ragstone_storage::tier::{Tier, TierStatus};
+use ragstone_terminal::output;
 
-use crate::access;
-use crate::api::cache::WholeStatus;
 use crate::cli::ingest::list::ingests_table;
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::Result;
-use crate::progress::mebibytes;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -125,8 +125,9 @@ fn recovered(recovery: &Recovery) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ragstone_actors::Selection;
+
+    use super::*;
     use serde_json::json;
 
     #[test]

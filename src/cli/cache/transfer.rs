@@ -2,15 +2,16 @@
 
 use std::fmt::Write;
 
+use ragstone_env::mebibytes;
+use ragstone_service::access;
+use ragstone_service::api::cache::{CopiedEntries, CopyEntries, Place};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+
 use super::filter::Filter;
 use super::upkeep::watch;
-use crate::access;
-use crate::api::cache::{CopiedEntries, CopyEntries, Place};
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::mebibytes;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -5,19 +5,20 @@ use std::fmt::Write;
 use futures::StreamExt;
 use ragstone_actors::size;
 use ragstone_corpus::{CorpusCheck, DamagedFile};
+use ragstone_env::mebibytes;
+use ragstone_service::access;
+use ragstone_service::api::cache::{CollectGarbage, CollectedGarbage, Verified, Verify, Watched};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
 use ragstone_storage::store::{DamagedEntry, VerifyReport};
 use ragstone_storage::tier::Tier;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::{Progress, Unit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::filter::{Age, tiers};
-use crate::access;
-use crate::api::cache::{CollectGarbage, CollectedGarbage, Verified, Verify, Watched};
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit, mebibytes};
 
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {

@@ -5,18 +5,19 @@ use std::fmt::Write;
 
 use futures::StreamExt;
 use ragstone_actors::warm::{WarmState, WarmStatus};
+use ragstone_env::mebibytes;
+use ragstone_service::access;
+use ragstone_service::api::List;
+use ragstone_service::api::cache::{CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
 use ragstone_storage::catalog::{WarmProgress, WarmSubject};
+use ragstone_terminal::progress::{Progress, Unit, beside_bars};
+use ragstone_terminal::{output, table};
 use serde::Serialize;
 
 use super::filter::Subject;
-use crate::access;
-use crate::api::List;
-use crate::api::cache::{CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
-use crate::cli::{output, table};
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit, beside_bars, mebibytes};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use ragstone_env::damage::moved_aside;
+use ragstone_env::mebibytes;
+use ragstone_models::machine::free_bytes;
 
 use super::finding::Finding;
-use crate::machine::free_bytes;
-use crate::progress::mebibytes;
 
 /// Below this the store cannot even compact what it has.
 const LEAST_FREE: u64 = 256 << 20;
@@ -31,7 +31,7 @@ pub fn place(path: &Path) -> Finding {
     #[cfg(unix)]
     if let Ok(metadata) = path.metadata() {
         use std::os::unix::fs::PermissionsExt;
-        if metadata.permissions().mode() & 0o077 != 0 && crate::data_folder::DataFolder::is_used(path) {
+        if metadata.permissions().mode() & 0o077 != 0 && ragstone_service::data_folder::DataFolder::is_used(path) {
             let found =
                 format!("other users of this machine can read {}: documents and the owner's token", path.display());
             return Finding::warning(what, found, format!("chmod 700 {}", path.display()));

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ragstone_actors::ingests::{IngestState, UnfinishedIngest};
+use ragstone_documents::shown;
+use ragstone_service::data_folder::DataFolder;
 use ragstone_storage::catalog::Catalog;
+use ragstone_terminal::output;
 
 use super::finding::Finding;
-use crate::cli::output;
-use crate::data_folder::DataFolder;
 use crate::error::{Error, Result};
-use ragstone_documents::shown;
 
 const WHAT: &str = "ingests";
 /// Paths that are named of a collection.

@@ -2,14 +2,14 @@
 
 use ragstone_actors::Settings;
 use ragstone_actors::language_model::Device;
+use ragstone_env::mebibytes;
 use ragstone_kernels::cuda::{Gpu, Trial, Use, try_out, usable};
 use ragstone_kernels::numa::Team;
 use ragstone_kernels::simd;
+use ragstone_models::machine::available_memory;
+use ragstone_service::config::Surface;
 
 use super::finding::Finding;
-use crate::config::Surface;
-use crate::machine::available_memory;
-use crate::progress::mebibytes;
 
 /// The processor, and what the kernels make of it.
 pub fn processor(settings: &Settings) -> Finding {
@@ -117,7 +117,7 @@ fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {
 #[cfg(unix)]
 pub fn open_files(surface: &Surface) -> Finding {
     let wanted = crate::cli::serve::files_wanted(surface);
-    match crate::file_limit::raise(wanted) {
+    match ragstone_service::file_limit::raise(wanted) {
         Ok(have) if have < wanted => Finding::warning(
             "open files",
             format!("{have} are allowed, {wanted} wanted for {} connections and the store", surface.max_connections),

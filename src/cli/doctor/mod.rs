@@ -9,11 +9,11 @@ mod service;
 
 use std::fmt::Write;
 
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
 use serde_json::json;
 
 use self::finding::{Finding, State};
-use crate::cli::output;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 
 #[derive(Debug, clap::Args)]

@@ -1,22 +1,21 @@
 //! The language model, the embedding model and the cross-encoder, without loading or fetching either.
 
-use std::path::Path;
-
 use ragstone_actors::Settings;
+use ragstone_actors::language_model::Device;
+use ragstone_env::mebibytes;
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::weights_in_memory;
+use ragstone_models::embedder_source;
+use ragstone_models::hub::{self, HubId};
+use ragstone_models::model_source::{self, DEFAULT_ID, DEMO_ID, default_model};
+use ragstone_service::api::List;
+use ragstone_service::api::models::ServedModel;
+use ragstone_service::client::Client;
+use ragstone_service::config::{Config, Surface};
+use std::path::Path;
 
 use super::finding::Finding;
-use crate::api::List;
-use crate::api::models::ServedModel;
-use crate::client::Client;
-use crate::config::{Config, Surface};
-use crate::embedder_source;
 use crate::error::Result;
-use crate::hub::{self, HubId};
-use crate::model_source::{self, DEFAULT_ID, DEMO_ID, default_model};
-use crate::models;
-use crate::progress::mebibytes;
 
 /// What is to be known of the language model: the finding, and what its weights will take of memory, in bytes.
 pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) {
@@ -35,7 +34,8 @@ pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) 
     // It is here; nothing is unpacked into the folder.
     let read = async {
         let folder = model_source::find(Some(setting), true, Path::new("")).await?;
-        let with = model_source::adapter::in_words(surface.adapter.as_deref(), &folder, &settings.device)?;
+        let with =
+            model_source::adapter::in_words(surface.adapter.as_deref(), &folder, settings.device == Device::Cpu)?;
         Ok((format!("{}{with}", folder.id), read(&folder.path, settings)?))
     };
     match read.await {
@@ -87,7 +87,7 @@ fn read(path: &Path, settings: &Settings) -> Result<Read> {
     let config = files.config()?;
     files.tokenizer()?.check_fits(&config)?;
     files.chat_template()?;
-    let bytes = weights_in_memory(&config, &files.shapes()?, &models::need::load_options(settings));
+    let bytes = weights_in_memory(&config, &files.shapes()?, &settings.load_options());
     Ok(Read { architecture: config.architecture.class_name(), context: config.max_positions, bytes })
 }
 

@@ -5,15 +5,15 @@ use std::path::Path;
 use ragstone_actors::Status;
 use ragstone_actors::report::Blending;
 use ragstone_env::damage::Damage;
+use ragstone_service::api::cache::WholeStatus;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_service::data_folder::DataFolder;
 use ragstone_storage::tier::{Tier, TierStatus};
 
 use super::finding::Finding;
 use super::ingests;
-use crate::api::cache::WholeStatus;
 use crate::cli::serve;
-use crate::client::Client;
-use crate::config::Config;
-use crate::data_folder::DataFolder;
 use crate::error::Error;
 
 /// The service of the data folder, if one runs, and what is to be said about it.

@@ -1,7 +1,7 @@
 //! How long an ingest still takes. Files that are stored and unchanged are only read, and files that are new are embedded, too, which takes a
 //! hundred times as long: each kind has its own rate, new files by their bytes.
 
-use crate::ingest::NewFiles;
+use ragstone_service::ingest::NewFiles;
 
 /// What each kind of file took since the first look, before which a job may have waited for its turn.
 #[derive(Debug, Default)]

@@ -3,15 +3,15 @@
 use std::fmt::Write;
 
 use ragstone_actors::ingests::{IngestState, UnfinishedIngest};
-
-use crate::access;
-use crate::api::List;
-use crate::api::cache::CancelledJob;
-use crate::cli::{output, table};
-use crate::client::Client;
-use crate::config::Config;
-use crate::error::Result;
 use ragstone_documents::shown;
+use ragstone_service::access;
+use ragstone_service::api::List;
+use ragstone_service::api::cache::CancelledJob;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::{output, table};
+
+use crate::error::Result;
 
 /// Lists them.
 pub async fn list(config: &Config, json: bool) -> Result<()> {

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ragstone_actors::ingests::{self, CancelledBy};
-
-use crate::cli::output;
-use crate::error::{Error, ErrorKind, Result};
-use crate::ingest::{IngestReport, KeptFolder, NotTaken};
-use crate::progress::beside_bars;
 use ragstone_documents::shown;
+use ragstone_service::ingest::{IngestReport, KeptFolder, NotTaken};
+use ragstone_terminal::output;
+use ragstone_terminal::progress::beside_bars;
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// Files that are named on a terminal; `--json` has them all.
 const MAX_LISTED: usize = 200;
@@ -262,8 +262,9 @@ fn lines(files: &[NotTaken]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_service::ingest::NotTakenKind;
+
     use super::*;
-    use crate::ingest::NotTakenKind;
 
     #[test]
     fn every_file_counts_once() {

@@ -1,17 +1,17 @@
 //! `ragstone models fetch`
 
+use ragstone_models::hub::{Choice, Plan};
+use ragstone_models::machine;
+use ragstone_models::need::{Facts, Need};
+use ragstone_service::access;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+use ragstone_terminal::progress::beside_bars;
+use ragstone_terminal::table::bytes;
 use serde_json::{Value, json};
 
 use super::{check_online, hub_id, show};
-use crate::access;
-use crate::cli::output;
-use crate::cli::table::bytes;
-use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hub::{Choice, Plan};
-use crate::machine;
-use crate::models::need::{Facts, Need};
-use crate::progress::beside_bars;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -45,7 +45,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         check_online(config, &id)?;
         let plan = Plan::of(&id, &choice).await?;
         let facts = Facts::of_plan(&plan).await?;
-        let need = facts.need(&config.settings);
+        let need = facts.need(&config.settings.load_options(), config.settings.device_bytes);
         if args.dry_run {
             if !args.json {
                 output::text(&described(&plan, &need))?;

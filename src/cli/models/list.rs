@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use ragstone_env::Env;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+use ragstone_terminal::table::{self, bytes};
 
-use crate::cli::output;
-use crate::cli::table::{self, bytes};
-use crate::config::Config;
+use crate::cli::models::here::{self, Here, InUse};
 use crate::error::Result;
-use crate::models::here::{self, Here, InUse};
 
 /// Prints what is here.
 pub async fn run(config: &Config, json: bool) -> Result<()> {

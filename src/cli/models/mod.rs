@@ -1,14 +1,16 @@
 //! `ragstone models`: which models are here, what one needs, fetching and removing them.
 
 mod fetch;
+mod here;
 mod list;
 mod remove;
 mod show;
 
-use crate::config::Config;
+use ragstone_models::hub::{self, HubId};
+use ragstone_models::model_source;
+use ragstone_service::config::Config;
+
 use crate::error::{Error, ErrorKind, Result};
-use crate::hub::{self, HubId};
-use crate::model_source;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {

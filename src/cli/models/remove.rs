@@ -2,15 +2,15 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
+use ragstone_models::hub::stored::Removal;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
+use ragstone_terminal::table::bytes;
 use serde_json::json;
 
 use super::hub_id;
-use crate::cli::output;
-use crate::cli::table::bytes;
-use crate::config::Config;
+use crate::cli::models::here::{self, InUse, Own};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hub::stored::Removal;
-use crate::models::here::{self, InUse, Own};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

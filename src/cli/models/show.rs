@@ -4,19 +4,19 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use ragstone_actors::calibration::FILE_NAME as CALIBRATION;
+use ragstone_models::hub::{self, Choice, Plan};
+use ragstone_models::kind::Kind;
+use ragstone_models::need::{Facts, Need};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_service::data_folder::DataFolder;
+use ragstone_terminal::output;
+use ragstone_terminal::table::bytes;
 use serde_json::{Value, json};
 
 use super::{check_online, fetch, hub_id};
-use crate::cli::output;
-use crate::cli::table::bytes;
-use crate::client::Client;
-use crate::config::Config;
-use crate::data_folder::DataFolder;
+use crate::cli::models::here::{self, InUse};
 use crate::error::Result;
-use crate::hub::{self, Choice, Plan};
-use crate::models::here::{self, InUse};
-use crate::models::kind::Kind;
-use crate::models::need::{Facts, Need};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -37,14 +37,14 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         let (id, _) = hub_id(&args.id)?;
         check_online(config, &id)?;
         let plan = Plan::of(&id, &args.quant.map_or(Choice::Any, Choice::Quantization)).await?;
-        let need = Facts::of_plan(&plan).await?.need(&config.settings);
+        let need = Facts::of_plan(&plan).await?.need(&config.settings.load_options(), config.settings.device_bytes);
         return if args.json {
             output::json(&fetch::outline(&plan, &need))
         } else {
             output::text(&fetch::described(&plan, &need))
         };
     };
-    let need = Facts::of_path(&path)?.need(&config.settings);
+    let need = Facts::of_path(&path)?.need(&config.settings.load_options(), config.settings.device_bytes);
     let used = InUse::of(config).await?;
     let calibrated = calibration(config, &path, &used).await?;
     let in_use = used.has(&path);

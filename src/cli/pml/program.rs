@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ragstone_pml::{Program, Prompt};
+use ragstone_terminal::output;
 use serde_json::{Value, json};
 
 use super::{Beside, document, named, read_bounded};
-use crate::cli::output;
 use crate::error::{Error, Result};
 
 /// The longest file of lists, in bytes.

@@ -8,17 +8,18 @@ use std::pin::pin;
 use futures::StreamExt;
 use ragstone_actors::{Reuse, ReuseReport};
 use ragstone_pml::{Schema, Sources};
+use ragstone_service::access;
+use ragstone_service::api;
+use ragstone_service::api::chat::{CompletionRequest, Extension, FinishedBy, GenerationRequest, TextChunk};
+use ragstone_service::api::pml::Pml;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::output;
 use serde::Serialize;
 
 use super::program::{Given, is_program};
 use super::{Beside, document, named};
-use crate::access;
-use crate::api;
-use crate::api::chat::{CompletionRequest, Extension, FinishedBy, GenerationRequest, TextChunk};
-use crate::api::pml::Pml;
-use crate::cli::{output, report};
-use crate::client::Client;
-use crate::config::Config;
+use crate::cli::report;
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]

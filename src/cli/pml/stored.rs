@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use ragstone_actors::schemas::{Added, StoredModule, StoredSchema};
+use ragstone_service::access;
+use ragstone_service::api::List;
+use ragstone_service::api::pml::{AddSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_terminal::{output, table};
 
 use super::run::with_sources;
-use crate::access;
-use crate::api::List;
-use crate::api::pml::{AddSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
 use crate::cli::cache::WarmUp;
-use crate::cli::{output, table};
-use crate::client::Client;
-use crate::config::Config;
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]

@@ -1,10 +1,9 @@
 //! What two looks at a service say. Pure.
 
 use ragstone_actors::warm::WarmStatus;
+use ragstone_service::telemetry::samples::Samples;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::telemetry::samples::Samples;
 
 /// The tiers, fastest first.
 const TIERS: [&str; 4] = ["device", "host", "disk", "object"];

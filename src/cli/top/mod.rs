@@ -9,19 +9,19 @@ use std::io::{IsTerminal, Read};
 use std::time::Duration;
 
 use ragstone_env::{Env, Stopwatch};
+use ragstone_service::access;
+use ragstone_service::client::Client;
+use ragstone_service::config::Config;
+use ragstone_service::data_folder::ServiceRecord;
+use ragstone_service::telemetry::samples::Samples;
+use ragstone_terminal::output;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use self::figures::{Figures, Look, figures};
 use self::screen::Screen;
-use crate::access;
-use crate::cli::output;
-use crate::client::Client;
-use crate::config::Config;
-use crate::data_folder::ServiceRecord;
 use crate::error::{Error, ErrorKind, Result};
-use crate::telemetry::samples::Samples;
 
 /// How often the screen is drawn, and how far apart the two looks of `--once` are.
 const EVERY: Duration = Duration::from_secs(1);

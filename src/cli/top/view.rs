@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use ragstone_env::mebibytes;
+use ragstone_terminal::output;
+
 use super::figures::{Figures, Rate, Tier};
 use crate::cli::cache::jobs_table;
-use crate::cli::output;
-use crate::progress::mebibytes;
 
 /// Of a bar, in characters.
 const BAR: usize = 10;
@@ -158,11 +159,11 @@ pub fn fitted(text: &str, (rows, columns): (u16, u16)) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_service::telemetry::samples::Samples;
     use serde_json::json;
 
     use super::super::figures::{Look, figures};
     use super::*;
-    use crate::telemetry::samples::Samples;
 
     /// A service with much to do.
     fn busy() -> Figures {

@@ -1,0 +1,75 @@
+//! `PUT /v1/collections/NAME/files/FILE`: a file as somebody has it, into a collection.
+
+use std::path::PathBuf;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_documents::Unread;
+use tokio_util::sync::CancellationToken;
+
+use super::body::Incoming;
+use super::collections::Changed;
+use crate::api::collections::Upserted;
+use crate::error::Error;
+use crate::http::error::Answered;
+use crate::http::state::{State, caller};
+use crate::lanes::Work;
+
+/// Notes on what of a file was left out.
+const MOST_LEFT_OUT: usize = 8;
+/// Of a file's name.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Reads the body as a file of that name would be read from disk, and adds or replaces its documents.
+pub async fn put(
+    state: web::Data<State>,
+    request: HttpRequest,
+    path: web::Path<(String, String)>,
+    incoming: Incoming,
+) -> Answered {
+    let (collection, name) = path.into_inner();
+    let Changed { collection, asks, library } = Changed::of(&state, &request, &collection)?;
+    if name.len() > MAX_NAME_BYTES || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
+        return Err(Error::invalid_input(format!(
+            "a file's name has at most {MAX_NAME_BYTES} bytes, and no folder or control characters in it"
+        ))
+        .into());
+    }
+    let bytes = incoming.bytes().await?;
+    let (seconds, caller) = (state.file_seconds, caller(&request));
+    // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
+    let gone = CancellationToken::new();
+    let _client = gone.clone().drop_guard();
+    let added = state.run(&request, Work::Change, async move {
+        let stopping = gone.clone();
+        let name = PathBuf::from(name);
+        let read = tokio::task::spawn_blocking(move || {
+            #[cfg(unix)]
+            let parser = ragstone_documents::Process::new(seconds, stopping);
+            #[cfg(not(unix))]
+            let parser = ragstone_documents::Here;
+            let mut documents = Vec::new();
+            let mut reader = ragstone_documents::Reader::new(parser);
+            let read = reader.read_bytes(&name, bytes, &mut |document| {
+                documents.push(document);
+                true
+            });
+            (documents, read)
+        });
+        let (documents, read) = read.await.map_err(|_| Error::internal("the reading of the file broke off"))?;
+        let left_out = documents.iter().flat_map(|document| &document.left_out).take(MOST_LEFT_OUT).cloned().collect();
+        let has_text = documents.iter().any(|document| !document.text.trim().is_empty());
+        let not_read = match read {
+            Ok(()) => (!has_text).then(|| "it has no text, and nothing of it is stored".to_owned()),
+            // As `ingest` does it: bad records do not lose the others.
+            Err(Unread::Skipped(why)) if !documents.is_empty() => Some(why),
+            Err(Unread::Skipped(why)) => return Err(Error::invalid_field("file", why)),
+            Err(Unread::Stopped) => return Err(Error::invalid_field("file", "the client left")),
+            Err(Unread::Failed(error)) => return Err(error),
+        };
+        let (report, kv) =
+            library.upsert(&collection, documents, (asks.as_deref(), caller), move || !gone.is_cancelled()).await?;
+        Ok::<_, Error>((report, kv, not_read, left_out))
+    });
+    let (report, kv, not_read, left_out) = added.await??;
+    Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read, left_out }))
+}

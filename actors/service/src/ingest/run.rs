@@ -1,0 +1,466 @@
+//! One job on its way: files become documents become passages.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ragstone_actors::events::{Happened, JobNews, JobState, JobSubject};
+use ragstone_actors::ingests::{self, Begun};
+use ragstone_actors::jobs::JobKind;
+use ragstone_corpus::UpsertReport;
+use ragstone_documents::Document;
+use ragstone_documents::{FoundFile, file_of, shown};
+use ragstone_storage::catalog::IngestJob;
+use tokio::sync::mpsc;
+
+use super::attempts::{GROUP_FILES, Record, Standing};
+use super::reading::{Reading, Step, stopped};
+use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
+use crate::error::Result;
+
+/// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
+const BATCH_DOCUMENTS: usize = 32;
+/// Notes on what of a file was left out.
+const MOST_LEFT_OUT: usize = 8;
+/// A batch also ends with this much text.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// One start of a job.
+pub struct Run<'a> {
+    ingestor: &'a Ingestor,
+    begun: Begun,
+    events: &'a mpsc::Sender<Result<IngestEvent>>,
+    record: Record,
+    report: IngestReport,
+    /// Files of which all is in the corpus that will be.
+    files_done: usize,
+    files_total: usize,
+    new: NewFiles,
+    /// Paths of found files of which documents are stored.
+    known: HashSet<String>,
+    batch: Batch,
+}
+
+/// Documents that wait to be committed, and the files that they are of.
+#[derive(Default)]
+struct Batch {
+    documents: Vec<Document>,
+    bytes: usize,
+    files: Vec<InWork>,
+}
+
+struct InWork {
+    path: String,
+    /// Of its documents, those that are not committed yet.
+    documents: usize,
+    is_read: bool,
+    /// Its size, where nothing of it was stored.
+    new_bytes: Option<u64>,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(ingestor: &'a Ingestor, begun: Begun, events: &'a mpsc::Sender<Result<IngestEvent>>) -> Self {
+        let (record, report, batch) = (Record::begin(begun.job.clone()), IngestReport::default(), Batch::default());
+        let (new, known) = Default::default();
+        Self { ingestor, begun, events, record, report, files_done: 0, files_total: 0, new, known, batch }
+    }
+
+    /// Files of which all is in the corpus that will be; it stays there whatever comes.
+    pub fn files_done(&self) -> usize {
+        self.files_done
+    }
+
+    /// Files that were found.
+    pub fn files_total(&self) -> usize {
+        self.files_total
+    }
+
+    /// The job as the journal is to have it when this start ends before the job does.
+    pub fn end_in_order(self) -> IngestJob {
+        self.record.end_in_order()
+    }
+
+    /// Works on the job to its end; of the files that are found, on `only` these.
+    pub async fn work(&mut self, only: Option<Vec<PathBuf>>) -> Result<IngestReport> {
+        self.note().await?;
+        self.ingestor.env.fail_point("ingest.begin")?;
+        let paths = self.record.job().paths.clone();
+        let mut found = self.unless_ended(blocking(move || ragstone_documents::find_files(&paths))).await?;
+        if let Some(only) = only {
+            let only: HashSet<PathBuf> = only.into_iter().collect();
+            found.files.retain(|file| only.contains(&file.path));
+            // What is not read was told before.
+            (found.left_alone, found.unreadable, found.hidden) = Default::default();
+        }
+        self.files_total = found.files.len() + found.unreadable.len();
+        self.look_for_new(&found.files).await?;
+        if !found.left_alone.is_empty() || found.hidden > 0 {
+            let files = found.left_alone_files.iter().map(|path| shown(path)).collect();
+            let left_alone = IngestEvent::LeftAlone { kinds: found.left_alone, hidden: found.hidden, files };
+            let _ = self.events.send(Ok(left_alone)).await;
+        }
+        for (path, reason) in found.unreadable {
+            self.leave_out(&path, reason).await;
+        }
+        self.show();
+        let Ingestor { env, file_seconds, jobs, .. } = self.ingestor;
+        let mut reading = Reading::start(env.clone(), *file_seconds, jobs.stopping().clone());
+        let mut files = found.files.into_iter().peekable();
+        loop {
+            let group = self.next_group(&mut files).await;
+            if group.is_empty() {
+                self.look_for_gone(found.folders, found.empty).await?;
+                return Ok(std::mem::take(&mut self.report));
+            }
+            self.record.begin_files(group.iter().map(|file| shown(&file.path)).collect());
+            self.note().await?;
+            for file in &group {
+                reading.want(file.clone()).await?;
+            }
+            for file in group {
+                self.read(&mut reading, &file).await?;
+            }
+            self.commit().await?;
+        }
+    }
+
+    /// Files to begin together. What ended ragstone twice is left out.
+    async fn next_group(&mut self, files: &mut std::iter::Peekable<std::vec::IntoIter<FoundFile>>) -> Vec<FoundFile> {
+        let (mut group, mut standings) = (Vec::new(), Vec::new());
+        while let Some(file) = files.peek() {
+            let standing = self.record.standing(&shown(&file.path));
+            if standing == Standing::Condemned {
+                let reason = "it ended ragstone twice while it was read; skipped; ingest it alone to try again";
+                let path = file.path.clone();
+                self.count_new(self.new_bytes(file));
+                self.leave_out(&path, reason.into()).await;
+                files.next();
+            } else if Record::may_join(standing, &standings) {
+                group.extend(files.next());
+                standings.push(standing);
+            } else {
+                break;
+            }
+        }
+        group
+    }
+
+    async fn read(&mut self, reading: &mut Reading, file: &FoundFile) -> Result<()> {
+        let (path, new_bytes) = (file.path.as_path(), self.new_bytes(file));
+        self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false, new_bytes });
+        let (mut has_some, mut has_text, mut left_out) = (false, false, Vec::new());
+        loop {
+            match self.unless_ended(reading.next()).await? {
+                Step::Document(document) => {
+                    has_some = true;
+                    has_text |= !document.text.trim().is_empty();
+                    let room = MOST_LEFT_OUT.saturating_sub(left_out.len());
+                    left_out.extend(document.left_out.iter().take(room).cloned());
+                    self.commit_if_full().await?;
+                    self.batch.push(*document);
+                }
+                Step::Done if has_text => {
+                    if !left_out.is_empty() {
+                        self.name(path, left_out.join("; "), NotTakenKind::LeftOut).await;
+                    }
+                    break;
+                }
+                Step::Done => {
+                    self.report.files_empty += 1;
+                    self.name(path, "it has no text".into(), NotTakenKind::Empty).await;
+                    break;
+                }
+                Step::Skipped(reason) if has_some => {
+                    self.report.files_partly += 1;
+                    let reason = format!("{reason}; the file's other documents are ingested");
+                    self.name(path, reason, NotTakenKind::Partly).await;
+                    break;
+                }
+                Step::Skipped(reason) => {
+                    self.report.files_skipped += 1;
+                    self.name(path, reason, NotTakenKind::Unread).await;
+                    break;
+                }
+            }
+        }
+        if let Some(file) = self.batch.files.last_mut() {
+            file.is_read = true;
+        }
+        self.report.files += 1;
+        // Not before it is known whether the file has more: whoever stops it hears how many files are done.
+        self.commit_if_full().await
+    }
+
+    /// Waits no longer than the job may go on: for what costs nothing to do again.
+    async fn unless_ended<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.begun.cancelled.cancelled() => Err(ingests::cancelled(self.begun.cancelled_by())),
+            () = self.ingestor.jobs.stopping().cancelled() => Err(stopped()),
+            done = work => done,
+        }
+    }
+
+    /// Finds out which files are new, so that whoever waits hears how long they take. Of a few it is not worth a look.
+    async fn look_for_new(&mut self, files: &[FoundFile]) -> Result<()> {
+        if files.len() > GROUP_FILES {
+            let paths: HashSet<String> = files.iter().map(|file| shown(&file.path)).collect();
+            let known = self.ingestor.library.pick_documents(self.collection(), move |_, source| {
+                let whole = paths.get(source);
+                whole.or_else(|| paths.get(file_of(source))).cloned()
+            });
+            self.known = self.unless_ended(known).await?.into_iter().collect();
+        }
+        let new = files.iter().filter_map(|file| self.new_bytes(file));
+        (self.new.files_total, self.new.bytes_total) = new.fold((0, 0), |(files, sum), bytes| (files + 1, sum + bytes));
+        Ok(())
+    }
+
+    /// A file's size, where nothing of it is stored. An empty file is begun and ended all the same.
+    fn new_bytes(&self, file: &FoundFile) -> Option<u64> {
+        (!self.known.contains(&shown(&file.path))).then_some(file.bytes.max(1))
+    }
+
+    fn count_new(&mut self, bytes: Option<u64>) {
+        self.new.files_done += usize::from(bytes.is_some());
+        self.new.bytes_done += bytes.unwrap_or(0);
+    }
+
+    /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more. Those of `empty`
+    /// folders stay.
+    async fn look_for_gone(&mut self, folders: Vec<PathBuf>, empty: Vec<PathBuf>) -> Result<()> {
+        if folders.is_empty() {
+            return Ok(());
+        }
+        let Ingestor { library, jobs, .. } = self.ingestor;
+        let documents = library.pick_documents(self.collection(), move |id, source| {
+            is_gone(source, &folders).then(|| (id, within(source, &empty).map(shown)))
+        });
+        for (document, empty) in self.unless_ended(documents).await? {
+            self.report.documents_gone += 1;
+            if let Some(folder) = empty {
+                keep(&mut self.report.kept, folder);
+            } else if self.record.job().prune {
+                if jobs.stopping().is_cancelled() {
+                    return Err(stopped());
+                }
+                let removed = library.remove_gone(&self.begun, &document).await?;
+                self.report.documents_pruned += 1;
+                self.report.changes.passages_removed += removed.passages_removed;
+            }
+        }
+        Ok(())
+    }
+
+    fn collection(&self) -> &str {
+        &self.begun.job.collection
+    }
+
+    /// A file that is not even begun.
+    async fn leave_out(&mut self, path: &Path, reason: String) {
+        self.report.files += 1;
+        self.report.files_skipped += 1;
+        self.files_done += 1;
+        self.name(path, reason, NotTakenKind::Unread).await;
+    }
+
+    /// Names a file that is not taken whole.
+    async fn name(&self, path: &Path, reason: String, kind: NotTakenKind) {
+        let _ = self.events.send(Ok(IngestEvent::Skipped(NotTaken { path: shown(path), reason, kind }))).await;
+    }
+
+    /// Writes what is begun and done to the journal; durable on return.
+    async fn note(&self) -> Result<()> {
+        self.ingestor.ingests.note(self.record.job().clone()).await
+    }
+
+    async fn commit_if_full(&mut self) -> Result<()> {
+        if self.batch.is_full() {
+            self.commit().await?;
+            self.note().await?;
+        }
+        Ok(())
+    }
+
+    /// Stores the batch. Where the service stops on the way, what is computed by then.
+    async fn commit(&mut self) -> Result<()> {
+        let documents = self.batch.take();
+        let (given, mut taken) = (documents.len(), 0);
+        if given > 0 {
+            let done = self.ingestor.library.take_in(&self.begun, documents).await?;
+            taken = done.documents;
+            add(&mut self.report.changes, &done.report);
+            self.ingestor.env.fail_point("ingest.after_commit")?;
+        }
+        for file in self.batch.taken(taken, &mut self.record) {
+            self.files_done += 1;
+            self.count_new(file.new_bytes);
+        }
+        self.show();
+        self.tell(JobState::Running);
+        if taken < given { Err(stopped()) } else { Ok(()) }
+    }
+
+    /// Shows whoever asked for the job how far it is.
+    fn show(&self) {
+        let changes = &self.report.changes;
+        let progress = IngestEvent::Progress {
+            files_done: self.files_done,
+            files_total: self.files_total,
+            documents: changes.documents_added + changes.documents_replaced + changes.documents_unchanged,
+            passages_added: changes.passages_added,
+            new: self.new,
+        };
+        // Nobody has to see every step.
+        let _ = self.events.try_send(Ok(progress));
+        self.ingestor.ingests.show(self.files_done as u64, self.files_total as u64);
+    }
+
+    /// Tells those who watch the service how far it is.
+    pub fn tell(&self, state: JobState) {
+        self.ingestor.feed.publish(|| {
+            let (collection, document, tenants) = (self.collection().to_owned(), None, Vec::new());
+            Happened::Job(Arc::new(JobNews {
+                kind: JobKind::Ingest,
+                id: self.record.job().id,
+                subject: JobSubject::Collection { collection, document, tenants },
+                state,
+                done: self.files_done as u64,
+                total: self.files_total as u64,
+            }))
+        });
+    }
+}
+
+impl Batch {
+    /// Takes a document of the last file.
+    fn push(&mut self, document: Document) {
+        self.bytes += document.text.len();
+        self.documents.push(document);
+        if let Some(file) = self.files.last_mut() {
+            file.documents += 1;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.documents.len() >= BATCH_DOCUMENTS || self.bytes >= BATCH_BYTES
+    }
+
+    fn take(&mut self) -> Vec<Document> {
+        self.bytes = 0;
+        std::mem::take(&mut self.documents)
+    }
+
+    /// Notes that the first `documents` of those that were taken out are in the corpus; the files that are done by that.
+    fn taken(&mut self, mut documents: usize, record: &mut Record) -> Vec<InWork> {
+        let (mut done, mut open) = (Vec::new(), Vec::new());
+        for mut file in std::mem::take(&mut self.files) {
+            let own = file.documents.min(documents);
+            documents -= own;
+            file.documents -= own;
+            record.committed(&file.path, own as u64);
+            if file.is_read && file.documents == 0 {
+                record.finished(&file.path);
+                done.push(file);
+            } else {
+                open.push(file);
+            }
+        }
+        self.files = open;
+        done
+    }
+}
+
+fn add(sum: &mut UpsertReport, more: &UpsertReport) {
+    sum.documents_added += more.documents_added;
+    sum.documents_unchanged += more.documents_unchanged;
+    sum.documents_replaced += more.documents_replaced;
+    sum.documents_empty += more.documents_empty;
+    sum.passages_added += more.passages_added;
+    sum.passages_removed += more.passages_removed;
+}
+
+/// Whether a document's source is a file in one of the folders that is not there any more. What is not known for sure is
+/// not gone: a name that is not written as it is, a folder that cannot be read.
+fn is_gone(source: &str, folders: &[PathBuf]) -> bool {
+    let is_missing = |path: &str| {
+        let looked = std::fs::symlink_metadata(path);
+        looked.is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+    };
+    let file = file_of(source);
+    let is_within = folders.iter().any(|folder| Path::new(file).starts_with(folder));
+    is_within && !source.contains('\\') && is_missing(source) && is_missing(file)
+}
+
+/// The empty folder that a source's file was in. One that was named itself and is gone was in none.
+fn within<'a>(source: &str, empty: &'a [PathBuf]) -> Option<&'a Path> {
+    let file = Path::new(file_of(source));
+    empty.iter().map(PathBuf::as_path).find(|folder| file.starts_with(folder) && file != *folder)
+}
+
+/// Counts a document of an empty folder.
+fn keep(kept: &mut Vec<KeptFolder>, folder: String) {
+    match kept.iter_mut().find(|known| known.folder == folder) {
+        Some(known) => known.documents += 1,
+        None => kept.push(KeptFolder { folder, documents: 1 }),
+    }
+}
+
+/// Paths as people type them.
+pub fn listed(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| shown(path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_in_an_empty_folder_is_kept_by_its_name() {
+        let empty = ["/disk".into(), "/n/gone.md".into()];
+        assert_eq!(within("/disk/a/b.jsonl#L2", &empty), Some(Path::new("/disk")));
+        assert_eq!(within("/n/gone.md", &empty), None, "it was named itself");
+        assert_eq!(within("/disks/a.md", &empty), None);
+        let mut kept = Vec::new();
+        ["/disk", "/other", "/disk"].into_iter().for_each(|folder| keep(&mut kept, folder.into()));
+        assert_eq!(
+            kept.iter().map(|one| (one.folder.as_str(), one.documents)).collect::<Vec<_>>(),
+            [("/disk", 2), ("/other", 1)]
+        );
+    }
+
+    #[test]
+    fn a_file_is_done_when_it_is_read_and_all_of_its_documents_are_in() {
+        let job = IngestJob {
+            id: 1,
+            collection: "c".into(),
+            paths: Vec::new(),
+            created_unix_ms: 0,
+            done: 0,
+            starts: 0,
+            attempts: Vec::new(),
+            prune: false,
+        };
+        let mut record = Record::begin(job);
+        record.begin_files(["a", "b", "empty", "c"].map(str::to_owned).to_vec());
+        let mut batch = Batch::default();
+        for (path, documents, is_read) in [("a", 1, true), ("b", 3, true), ("empty", 0, true), ("c", 2, false)] {
+            batch.files.push(InWork { path: path.into(), documents: 0, is_read, new_bytes: None });
+            for _ in 0..documents {
+                batch.push(Document::default());
+            }
+        }
+        assert_eq!(batch.take().len(), 6);
+        // The service stopped in the middle of the second one.
+        assert_eq!(batch.taken(2, &mut record).len(), 2);
+        assert_eq!(
+            batch.files.iter().map(|file| (file.path.as_str(), file.documents)).collect::<Vec<_>>(),
+            [("b", 2), ("c", 2)]
+        );
+        assert_eq!(batch.taken(4, &mut record).len(), 1, "of the last one more is to be read");
+        let ended = record.end_in_order();
+        assert_eq!((ended.done, ended.attempts.len()), (3, 0), "{ended:?}");
+    }
+}

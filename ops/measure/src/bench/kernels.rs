@@ -1,0 +1,241 @@
+//! Each kernel by itself, beside what the machine could do at most.
+
+pub mod gpu;
+
+use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::linear::{Bits, Grouping, Precision, Scales};
+use ragstone_kernels::measure::{self, Case, Layers};
+use ragstone_kernels::simd::{Path, Work};
+use ragstone_storage::prompt::plan::LOOKING_TOKENS;
+use ragstone_terminal::progress::{Progress, Unit};
+use serde::Serialize;
+
+use super::{Machine, Spread};
+use crate::error::Result;
+
+/// Rows, inputs and outputs of a linear layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub rows: usize,
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
+impl std::str::FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let sizes: Vec<usize> = text.split('x').filter_map(|size| size.parse().ok()).collect();
+        match sizes[..] {
+            [rows, inputs, outputs] if text.matches('x').count() == 2 && !sizes.contains(&0) => {
+                // A gigabyte of f32 weights, and of inputs and outputs.
+                let is_small = |a: usize, b: usize| a.checked_mul(b).is_some_and(|size| size <= 1 << 28);
+                if is_small(rows, inputs) && is_small(rows, outputs) && is_small(inputs, outputs) {
+                    return Ok(Self { rows, inputs, outputs });
+                }
+                Err("a matrix of over 2^28 values; take a smaller shape".into())
+            }
+            _ => Err("write ROWSxINPUTSxOUTPUTS, such as 512x896x4864".into()),
+        }
+    }
+}
+
+/// Prefill, the selected rows of a blend, and decode: of Qwen2.5-0.5B and of the size that others measure.
+pub const SHAPES: [Shape; 7] = [
+    shape(512, 896, 4864),
+    shape(512, 4864, 896),
+    shape(512, 1024, 2816),
+    shape(2048, 2048, 5632),
+    shape(77, 896, 4864),
+    shape(1, 2048, 5632),
+    shape(1, 896, 151_936),
+];
+
+const fn shape(rows: usize, inputs: usize, outputs: usize) -> Shape {
+    Shape { rows, inputs, outputs }
+}
+
+/// Forms of GGUF's blocks.
+const BLOCKS: [(&str, Bits, Scales); 4] = [
+    ("Q8_0", Bits::Eight, Scales::Symmetric),
+    ("Q4_0", Bits::Four, Scales::Symmetric),
+    ("Q4_K", Bits::Four, Scales::Nested),
+    ("Q6_K", Bits::Six, Scales::Pair),
+];
+
+/// Tokens that attention looks at.
+const TOKENS: [usize; 1] = [4096];
+
+/// What is read to find out how fast: more than any cache holds.
+const READ_BYTES: usize = 1 << 30;
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Group {
+    Linear,
+    /// Linear layers of blocks as GGUF files have them.
+    Blocks,
+    Attention,
+    Elementwise,
+}
+
+/// Which cases, and how often.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// All if empty.
+    pub only: Vec<Group>,
+    /// Of linear layers; [`SHAPES`] if empty.
+    pub shapes: Vec<Shape>,
+    /// That attention looks at; [`TOKENS`] if empty.
+    pub tokens: Vec<usize>,
+    /// Every path of the machine, not only those in use.
+    pub all_paths: bool,
+    pub runs: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub machine: Machine,
+    pub ceilings: Ceilings,
+    pub results: Vec<CaseResult>,
+}
+
+/// What all threads reach together: arithmetic without memory traffic, and reading without arithmetic.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ceilings {
+    pub f32_gflops: Spread,
+    pub bf16_gflops: Spread,
+    pub int8_gops: Spread,
+    pub read_gbps: Spread,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct CaseResult {
+    pub kernel: &'static str,
+    pub path: &'static str,
+    /// Of weights and products, or of keys and values.
+    pub precision: &'static str,
+    pub shape: String,
+    pub seconds: Spread,
+    /// Zero where only bytes are moved.
+    pub gflops: Spread,
+    /// Of what must be read and written at least.
+    pub gbps: Spread,
+    /// The greater of the shares of the arithmetic ceiling and of the reading ceiling. Over 1 for what stays in caches.
+    pub of_ceiling: f64,
+}
+
+/// Measures every case once a round.
+pub fn measure(options: &Options) -> Result<Report> {
+    let mut cases = measure::ceilings(READ_BYTES);
+    let ceilings = cases.len();
+    cases.extend(self::cases(options));
+    let seconds = in_turn(options.runs, &mut cases, |case| Ok(case.sample()))?;
+    let rate = |index: usize| {
+        let case: &Case = &cases[index];
+        seconds[index].rate(case.operations.max(case.bytes) / 1e9)
+    };
+    let ceiling = Ceilings { f32_gflops: rate(0), bf16_gflops: rate(1), int8_gops: rate(2), read_gbps: rate(3) };
+    let results = cases[ceilings..].iter().zip(&seconds[ceilings..]).map(|(case, seconds)| {
+        let (gflops, gbps) = (seconds.rate(case.operations / 1e9), seconds.rate(case.bytes / 1e9));
+        let arithmetic = match (case.kernel, case.precision) {
+            (_, "bf16") => ceiling.bf16_gflops,
+            (_, "q8" | "q4") => ceiling.int8_gops,
+            (_, precision) if BLOCKS.iter().any(|(name, ..)| *name == precision) => ceiling.int8_gops,
+            _ => ceiling.f32_gflops,
+        };
+        CaseResult {
+            kernel: case.kernel,
+            path: case.path.name(),
+            precision: case.precision,
+            shape: case.shape.clone(),
+            seconds: *seconds,
+            gflops,
+            gbps,
+            of_ceiling: (gflops.median / arithmetic.median).max(gbps.median / ceiling.read_gbps.median),
+        }
+    });
+    let results = results.collect();
+    Ok(Report { machine: Machine::here(), ceilings: ceiling, results })
+}
+
+/// Seconds of every case, each sampled once a round: a change of the machine's speed meets all of them.
+fn in_turn<C>(runs: usize, cases: &mut [C], mut sample: impl FnMut(&mut C) -> Result<f64>) -> Result<Vec<Spread>> {
+    let progress = Progress::new("measuring", Unit::Items);
+    let total = (runs * cases.len()) as u64;
+    let mut samples = vec![Vec::new(); cases.len()];
+    for round in 0..runs {
+        for (index, case) in cases.iter_mut().enumerate() {
+            progress.set((round * samples.len() + index) as u64, total);
+            samples[index].push(sample(case)?);
+        }
+    }
+    Ok(samples.into_iter().map(Spread::of).collect())
+}
+
+/// Of some numbers of rows those that look at `tokens`; each once, also where there are fewer tokens.
+fn rows_of(rows: &[usize], tokens: usize) -> Vec<usize> {
+    let mut rows: Vec<usize> = rows.iter().map(|rows| *rows.min(&tokens)).collect();
+    rows.dedup();
+    rows
+}
+
+fn cases(options: &Options) -> Vec<Case> {
+    let wanted = |group| options.only.is_empty() || options.only.contains(&group);
+    let paths_of = |work: Work| if options.all_paths { Path::available().to_vec() } else { vec![Path::of(work)] };
+    let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
+    let tokens = if options.tokens.is_empty() { &TOKENS[..] } else { &options.tokens };
+    let mut cases = Vec::new();
+    if wanted(Group::Linear) {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4] {
+            for shape in shapes {
+                let layers = Layers::new(precision, shape.rows, shape.inputs, shape.outputs);
+                let work = match precision {
+                    Precision::F32 => Work::F32Products,
+                    Precision::Bf16 => Work::Bf16Products,
+                    Precision::Q8 | Precision::Q4 => Work::ByteProducts,
+                };
+                cases.extend(paths_of(work).into_iter().map(|path| measure::linear(path, &layers)));
+            }
+        }
+    }
+    if wanted(Group::Blocks) {
+        for (name, bits, scales) in BLOCKS {
+            for shape in shapes {
+                let grouping = Grouping { bits, scales };
+                let layers = Layers::of_blocks(name, grouping, shape.rows, shape.inputs, shape.outputs);
+                cases.extend(paths_of(Work::ByteProducts).into_iter().map(|path| measure::linear(path, &layers)));
+            }
+        }
+    }
+    if wanted(Group::Attention) {
+        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+            let work = if dtype == KvDtype::Bf16 { Work::Bf16Attention } else { Work::F32Attention };
+            for path in paths_of(work) {
+                for &tokens in tokens {
+                    let rows = rows_of(&[512, 77, 1], tokens);
+                    cases.extend(rows.into_iter().map(|rows| measure::attention(path, dtype, rows, tokens)));
+                    cases.push(measure::weights(path, dtype, (LOOKING_TOKENS as usize).min(tokens), tokens));
+                }
+            }
+        }
+    }
+    if wanted(Group::Elementwise) {
+        cases.extend(measure::elementwise(4096));
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_read() {
+        let shape: Shape = "1x20x300".parse().unwrap();
+        assert_eq!((shape.rows, shape.inputs, shape.outputs), (1, 20, 300));
+        for wrong in ["", "1x2", "1x2x3x4", "0x2x3", "1x-2x3", "axbxc", "1xx2x3", "99999999x99999999x1"] {
+            assert!(wrong.parse::<Shape>().is_err(), "{wrong}");
+        }
+    }
+}

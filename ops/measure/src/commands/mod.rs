@@ -1,0 +1,5 @@
+//! The command line of measuring: one file a verb.
+
+pub mod bench;
+pub mod eval;
+pub mod simulate;
