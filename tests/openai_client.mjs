@@ -44,8 +44,8 @@ for await (const event of events) {
 }
 assert.equal(streamed, made.output_text);
 await assert.rejects(
-  client.responses.create({ model, input: "a", store: true }),
-  (error) => error.status === 400 && error.param === "store",
+  client.responses.create({ model, input: "a", background: true }),
+  (error) => error.status === 400 && error.param === "background",
 );
 
 // Several answers, a beam search, usage at the end of a stream, embeddings, and what is refused.

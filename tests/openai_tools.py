@@ -70,7 +70,31 @@ assert "".join(pieces) == final.output_text, (pieces, final)
 
 try:
     client.responses.create(model=model, input="a", previous_response_id="resp_1")
-    raise AssertionError("state was not refused")
+    raise AssertionError("a response that is not there was gone on from")
 except openai.BadRequestError as error:
     assert error.param == "previous_response_id", error
+
+# Responses and conversations that are kept.
+options = dict(model=model, max_output_tokens=4, temperature=0)
+first = client.responses.create(input="Whose boats?", metadata={"topic": "boats"}, **options)
+second = client.responses.create(input="And whose mill?", previous_response_id=first.id, **options)
+assert second.usage.input_tokens > first.usage.input_tokens and second.previous_response_id == first.id, second
+assert client.responses.retrieve(first.id).output_text == first.output_text
+[item] = client.responses.input_items.list(second.id).data
+assert item.content[0].text == "And whose mill?", item
+client.responses.delete(first.id)
+try:
+    client.responses.retrieve(first.id)
+    raise AssertionError("a deleted response is there")
+except openai.NotFoundError:
+    pass
+conversation = client.conversations.create(items=[{"type": "message", "role": "user", "content": "Hello"}])
+client.responses.create(input="Whose boats?", conversation=conversation.id, **options)
+kept = list(client.conversations.items.list(conversation.id, limit=1, order="asc"))
+assert [item.role for item in kept] == ["user", "user", "assistant"], kept
+assert client.conversations.update(conversation.id, metadata={"a": "b"}).metadata == {"a": "b"}
+added = client.conversations.items.create(conversation.id, items=[{"role": "user", "content": "More"}])
+client.conversations.items.delete(added.data[0].id, conversation_id=conversation.id)
+assert client.conversations.retrieve(conversation.id).id == conversation.id
+assert client.conversations.delete(conversation.id).deleted
 print("ok")

@@ -1,7 +1,7 @@
 //! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, journals of ingest, warm-up, removal.
 //!
 //! A damaged catalog is moved aside and begun anew. What nothing else can be made of again (API keys, pins, the journals) has a second copy
-//! ([`records`]) and comes back from there; the rest is found out again. Schemas stand in files beside it ([`SchemaFiles`]).
+//! ([`records`]) and comes back from there; the rest is found out again. Schemas stand in files beside it ([`RecordFiles`]).
 
 mod api_keys;
 mod calibration;
@@ -16,7 +16,6 @@ mod records;
 mod recovery;
 mod remains;
 mod rows;
-mod schema_files;
 mod schemas;
 mod uses;
 
@@ -36,11 +35,11 @@ pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, War
 use self::records::{Kept, Records, Row};
 pub use self::remains::{Holder, Remains};
 use self::rows::{read_all, read_json, read_rows, to_json};
-use self::schema_files::SchemaFiles;
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
 use crate::key::Fingerprint;
+use crate::record_files::RecordFiles;
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::Env;
 use ragstone_env::damage::Damage;
@@ -84,7 +83,7 @@ pub struct Catalog {
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON, as earlier versions kept them
     schemas: Tree,
     /// The schemas.
-    schema_files: SchemaFiles,
+    schema_files: RecordFiles<SchemaRecord>,
     /// Tenant, 0, name, 0, version, 0, fingerprint [32] -> [`SchemaEntries`] as JSON
     schema_entries: Tree,
     /// Name -> [`ApiKeyRecord`] as JSON
@@ -379,7 +378,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         removals: tree("removals")?,
         object_removals: tree("object_removals")?,
         schemas: tree("pml_schemas")?,
-        schema_files: SchemaFiles::beside(dir),
+        schema_files: RecordFiles::new(dir.with_file_name("schemas"), "schema"),
         schema_entries: tree("pml_entries")?,
         api_keys: tree("api_keys")?,
         kept_modules: Mutex::default(),

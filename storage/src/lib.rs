@@ -14,6 +14,7 @@ pub mod key;
 pub mod opaque;
 pub mod policy;
 pub mod prompt;
+pub mod record_files;
 pub mod segment;
 pub mod simulate;
 pub mod store;

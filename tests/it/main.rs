@@ -8,6 +8,7 @@ mod browsers;
 mod cache;
 mod calibrate;
 mod command_line;
+mod conversations;
 mod costs;
 mod cuda;
 mod damage;

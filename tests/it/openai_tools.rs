@@ -201,7 +201,7 @@ async fn tools_are_told_in_words_where_the_template_knows_none() {
 }
 
 #[tokio::test]
-async fn a_response_is_an_answer_without_state() {
+async fn a_response_has_a_form() {
     let folder = Folder::new();
     let model = with_tools(&folder);
     let service = folder.serve(&["--model", model.to_str().unwrap()]).await;
@@ -211,7 +211,7 @@ async fn a_response_is_an_answer_without_state() {
     assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("completed")), "{answer}");
     check(answer["output"][0]["content"][0]["text"].as_str().unwrap());
     for (field, value) in
-        [("store", json!(true)), ("previous_response_id", json!("resp_1")), ("max_output_tokens", json!("x"))]
+        [("background", json!(true)), ("previous_response_id", json!("resp_1")), ("max_output_tokens", json!("x"))]
     {
         let mut body = body.clone();
         body[field] = value;

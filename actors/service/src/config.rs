@@ -57,6 +57,11 @@ pub struct Surface {
     pub audit_log: Option<PathBuf>,
     /// Files of it that are kept: one for each day that had something to write.
     pub audit_files: usize,
+    /// Days that responses and conversations stay after they changed last; 0 keeps none.
+    pub responses_days: u64,
+    /// What they may take of the disk together, in bytes; may be given with a unit.
+    #[serde(deserialize_with = "size::deserialize")]
+    pub responses_bytes: u64,
     /// Listen beyond loopback although nobody has to log in.
     pub allow_anyone: bool,
     /// Whether requests need an API key; off by default.
@@ -133,6 +138,8 @@ impl Default for Surface {
             tls_client_ca: None,
             audit_log: None,
             audit_files: 90,
+            responses_days: 30,
+            responses_bytes: 1 << 30,
             allow_anyone: false,
             keys: KeyMode::Off,
             metrics_open: false,

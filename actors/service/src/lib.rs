@@ -17,6 +17,7 @@ pub mod access;
 pub mod api;
 pub mod client;
 pub mod config;
+pub mod conversations;
 pub mod data_folder;
 #[cfg(unix)]
 pub mod file_limit;

@@ -15,6 +15,7 @@ use ragstone_models::model_source;
 use ragstone_terminal::progress::{Progress, Unit};
 
 use crate::config::{Config, KeyMode};
+use crate::conversations::Conversations;
 use crate::data_folder::{HeldFolder, ServiceRecord};
 use crate::error::{Error, Result};
 use crate::http::exposition;
@@ -123,19 +124,19 @@ impl Service {
         let (context, note) = (ragstone.status().model.context, model.note);
         let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
         let resume = self.state.audience().resumes().then(|| (ingestor.clone(), ragstone.clone()));
-        let opened =
-            Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context, note };
-        if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
-            tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
-        }
-        if self.state.keys == KeyMode::Off
-            && self.state.audience() == Audience::Public
-            && opened.ragstone.corpus().has_tenants().await
-        {
-            tracing::warn!(
-                "collections of tenants are here, and keys are off: whoever reaches the port reads and changes all of them"
-            );
-        }
+        let (days, most_bytes) = (surface.responses_days, surface.responses_bytes);
+        let conversations = Conversations::new(data, days, most_bytes, self.state.env.clone());
+        let opened = Opened {
+            ragstone,
+            ingestor,
+            conversations: conversations.clone(),
+            model_id: model.id,
+            embedder_id: embedder.id,
+            reranker_id,
+            context,
+            note,
+        };
+        self.warn_of_keys(&opened.ragstone).await;
         // A node answers once it knows what others removed meanwhile: a command that has come for one thing would be refused.
         let looked = async {
             while !opened.ragstone.is_up_to_date() {
@@ -147,6 +148,7 @@ impl Service {
         }
         self.state.open(opened)?;
         if let Some((ingestor, ragstone)) = resume {
+            tokio::spawn(conversations.follow());
             ragstone.renewer().resume().await?;
             ingestor.resume(None).await?;
             ragstone.warmer().resume(None).await?;
@@ -155,6 +157,20 @@ impl Service {
             tokio::spawn(async move { corpus.renew_word_indexes().await });
         }
         Ok(())
+    }
+
+    async fn warn_of_keys(&self, ragstone: &Ragstone) {
+        if self.state.keys == KeyMode::Required && ragstone.api_keys().is_empty() {
+            tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
+        }
+        if self.state.keys == KeyMode::Off
+            && self.state.audience() == Audience::Public
+            && ragstone.corpus().has_tenants().await
+        {
+            tracing::warn!(
+                "collections of tenants are here, and keys are off: whoever reaches the port reads and changes all of them"
+            );
+        }
     }
 
     /// What `/metrics` shows.

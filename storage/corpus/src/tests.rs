@@ -531,7 +531,8 @@ async fn a_search_in_stages_ends_where_the_search_does() {
         upsert(&corpus, some).await;
     }
     let mut early = 0;
-    for n in (0..10_000).step_by(3999) {
+    // The cells are another index's at each run: of ten, one at least is found early.
+    for n in (0..10_000).step_by(1111) {
         let (hits, stages) = search(&words(n), 1, true).await;
         assert!((1..=2).contains(&stages.len()), "{}", stages.len());
         assert!(stages.iter().all(|stage| stage.len() == 1));

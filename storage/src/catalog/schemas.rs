@@ -1,4 +1,4 @@
-//! Prompts' schemas that clients keep here by name. Their texts stand in files ([`SchemaFiles`](super::SchemaFiles)), which a damaged
+//! Prompts' schemas that clients keep here by name. Their texts stand in files ([`RecordFiles`](crate::record_files::RecordFiles)), which a damaged
 //! catalog leaves alone; what is noted of their entries is in sled.
 
 use std::collections::hash_map::Entry;
@@ -11,6 +11,7 @@ use super::{Catalog, read_all, read_json, read_rows, sled_error, to_json};
 use crate::Result;
 use crate::entry::EntryId;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::record_files::row;
 use ragstone_env::lock::locked;
 
 /// A schema as it was given.
@@ -286,10 +287,6 @@ impl Catalog {
 }
 
 /// Neither name has a zero byte in it.
-fn row(tenant: &str, name: &str) -> Vec<u8> {
-    [tenant.as_bytes(), &[0], name.as_bytes()].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use tempfile::TempDir;

@@ -46,6 +46,10 @@ const RENEWAL: &str = "/v1/collections/{collection}/renewal";
 const CHAT: &str = "/v1/chat/completions";
 const TEXTS: &str = "/v1/completions";
 const MESSAGES: &str = "/v1/messages";
+const RESPONSE: &str = "/v1/responses/{response}";
+const CONVERSATION: &str = "/v1/conversations/{conversation}";
+const ITEMS: &str = "/v1/conversations/{conversation}/items";
+const ITEM: &str = "/v1/conversations/{conversation}/items/{item}";
 const SCHEMA_AT: &str = "/v1/pml/schemas/{name}";
 
 fn query() -> Value {
@@ -146,6 +150,22 @@ pub const PROBES: &[Probe] = &[
         "/v1/responses",
         || json!({ "input": QUESTION, "store": false, "max_output_tokens": 2, "ragstone": { "collection": "acme/vault" } }),
     ),
+    post('r', "/v1/responses", "/v1/responses", || json!({ "input": QUESTION, "previous_response_id": "resp_1" })),
+    get('r', RESPONSE, "/v1/responses/resp_1"),
+    get('r', RESPONSE, "/v1/responses/resp_1?tenant=acme"),
+    delete('r', RESPONSE, "/v1/responses/resp_1"),
+    get('r', "/v1/responses/{response}/input_items", "/v1/responses/resp_1/input_items"),
+    post('r', "/v1/responses/{response}/cancel", "/v1/responses/resp_1/cancel", || json!({})),
+    get('r', "/v1/conversations", "/v1/conversations?limit=1"),
+    get('r', "/v1/conversations", "/v1/conversations?tenant=acme"),
+    post('r', "/v1/conversations", "/v1/conversations", || json!({ "metadata": 7 })),
+    get('r', CONVERSATION, "/v1/conversations/conv_1"),
+    post('r', CONVERSATION, "/v1/conversations/conv_1", || json!({ "metadata": {} })),
+    delete('r', CONVERSATION, "/v1/conversations/conv_1"),
+    get('r', ITEMS, "/v1/conversations/conv_1/items"),
+    post('r', ITEMS, "/v1/conversations/conv_1/items", || json!({ "items": [] })),
+    get('r', ITEM, "/v1/conversations/conv_1/items/msg_1"),
+    delete('r', ITEM, "/v1/conversations/conv_1/items/msg_1"),
     post(
         'r',
         TEXTS,

@@ -31,7 +31,10 @@ use super::ollama::{
 };
 use super::pml::{AddSchema, EncodeSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
 use super::rerank::{RerankRequest, Reranking};
-use super::responses::{Response, ResponseEvent, ResponsesRequest};
+use super::responses::{
+    AddItems, BeginConversation, ChangeConversation, Conversation, DeletedResponse, ItemList, ItemsQuery, Response,
+    ResponseEvent, ResponsesRequest,
+};
 use super::tokenize::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, TokenizerInfo};
 use super::{List, Page};
 use crate::config::Setting;
@@ -117,6 +120,10 @@ impl Operation {
 }
 
 const HTML: Answer = Other("text/html");
+const RESPONSE: &str = "/v1/responses/{response}";
+const CONVERSATION: &str = "/v1/conversations/{conversation}";
+const ITEMS: &str = "/v1/conversations/{conversation}/items";
+const ITEM: &str = "/v1/conversations/{conversation}/items/{item}";
 const PML: &str = "/v1/pml/schemas/{name}";
 const DOCUMENT: &str = "/v1/collections/{collection}/documents/{document:.+}";
 const DOCUMENTS: &str = "/v1/collections/{collection}/documents";
@@ -183,9 +190,48 @@ const MODELS: &[Operation] = &[
         .answers(Json(schema::<Detokenized>)),
     get("/tokenizer_info", "tokenizerInfo", "The language model's special tokens and chat template")
         .answers(Json(schema::<TokenizerInfo>)),
-    post("/v1/responses", "createResponse", "Answer a text or a list of items, without state")
+    post("/v1/responses", "createResponse", "Answer a text or a list of items, behind what was said before")
         .takes(schema::<ResponsesRequest>)
         .answers(Either(schema::<Response>, schema::<ResponseEvent>)),
+    get(RESPONSE, "getResponse", "A response that is kept")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<Response>)),
+    delete(RESPONSE, "deleteResponse", "Delete a response that is kept")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<DeletedResponse>)),
+    get("/v1/responses/{response}/input_items", "listInputItems", "What a response's own request sent")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<ItemList>)),
+    post("/v1/responses/{response}/cancel", "cancelResponse", "Refused: no response is made in the background")
+        .answers(Json(schema::<Response>)),
+    get("/v1/conversations", "listConversations", "A tenant's conversations, the newest first")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<ItemList>)),
+    post("/v1/conversations", "createConversation", "Begin a conversation")
+        .asks(schema::<ItemsQuery>)
+        .takes(schema::<BeginConversation>)
+        .answers(Json(schema::<Conversation>)),
+    get(CONVERSATION, "getConversation", "A conversation")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<Conversation>)),
+    post(CONVERSATION, "updateConversation", "Change what a conversation says of itself")
+        .asks(schema::<ItemsQuery>)
+        .takes(schema::<ChangeConversation>)
+        .answers(Json(schema::<Conversation>)),
+    delete(CONVERSATION, "deleteConversation", "Delete a conversation; its responses stay")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<DeletedResponse>)),
+    get(ITEMS, "listItems", "What was said in a conversation, the newest first")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<ItemList>)),
+    post(ITEMS, "createItems", "Append items to a conversation")
+        .asks(schema::<ItemsQuery>)
+        .takes(schema::<AddItems>)
+        .answers(Json(schema::<ItemList>)),
+    get(ITEM, "getItem", "An item of a conversation").asks(schema::<ItemsQuery>).answers(Other("application/json")),
+    delete(ITEM, "deleteItem", "Delete an item of a conversation")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<Conversation>)),
     post("/v1/messages", "createMessage", "Answer a conversation, as Anthropic's API has it")
         .takes(schema::<MessagesRequest>)
         .answers(Either(schema::<MessagesAnswer>, schema::<MessagesEvent>)),

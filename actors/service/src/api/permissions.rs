@@ -69,6 +69,20 @@ pub const RULES: &[Rule] = &[
     rule("POST", "/detokenize", Anyone, Read),
     rule("GET", "/tokenizer_info", Anyone, Read),
     rule("POST", "/v1/responses", Anyone, Read),
+    // Who knows an id, which nobody guesses, may use it; which there are is a tenant's own, or the owner's.
+    rule("GET", "/v1/responses/{response}", Anyone, Read),
+    rule("DELETE", "/v1/responses/{response}", Anyone, Read),
+    rule("GET", "/v1/responses/{response}/input_items", Anyone, Read),
+    rule("POST", "/v1/responses/{response}/cancel", Anyone, Read),
+    rule("GET", "/v1/conversations", Owner, Read),
+    rule("POST", "/v1/conversations", Anyone, Read),
+    rule("GET", "/v1/conversations/{conversation}", Anyone, Read),
+    rule("POST", "/v1/conversations/{conversation}", Anyone, Read),
+    rule("DELETE", "/v1/conversations/{conversation}", Anyone, Read),
+    rule("GET", "/v1/conversations/{conversation}/items", Anyone, Read),
+    rule("POST", "/v1/conversations/{conversation}/items", Anyone, Read),
+    rule("GET", "/v1/conversations/{conversation}/items/{item}", Anyone, Read),
+    rule("DELETE", "/v1/conversations/{conversation}/items/{item}", Anyone, Read),
     rule("POST", "/v1/messages", Anyone, Read),
     rule("POST", "/v1/messages/count_tokens", Anyone, Read),
     rule("POST", "/api/chat", Anyone, Read),
@@ -164,6 +178,19 @@ mod tests {
         POST /detokenize a rwdo
         GET /tokenizer_info a rwdo
         POST /v1/responses a rwdo
+        GET /v1/responses/{response} a rwdo
+        DELETE /v1/responses/{response} a rwdo
+        GET /v1/responses/{response}/input_items a rwdo
+        POST /v1/responses/{response}/cancel a rwdo
+        GET /v1/conversations o rwdo
+        POST /v1/conversations a rwdo
+        GET /v1/conversations/{conversation} a rwdo
+        POST /v1/conversations/{conversation} a rwdo
+        DELETE /v1/conversations/{conversation} a rwdo
+        GET /v1/conversations/{conversation}/items a rwdo
+        POST /v1/conversations/{conversation}/items a rwdo
+        GET /v1/conversations/{conversation}/items/{item} a rwdo
+        DELETE /v1/conversations/{conversation}/items/{item} a rwdo
         POST /v1/messages a rwdo
         POST /v1/messages/count_tokens a rwdo
         POST /api/chat a rwdo

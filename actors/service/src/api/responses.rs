@@ -1,10 +1,12 @@
-//! `/v1/responses`, without state.
+//! `/v1/responses`, and `/v1/conversations`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::ListObject;
 use super::chat::{AnswerExtension, Extension};
+use crate::conversations::StoredConversation;
 
 /// What to answer. Other fields are ignored, and named in the header `x-ragstone-ignored`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +42,18 @@ pub struct ResponsesRequest {
     pub tool_choice: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
+    /// Whether the response is kept, for `previous_response_id` and to be looked at; true where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<bool>,
+    /// The response that this one goes on from: what was said up to it stands before `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_response_id: Option<String>,
+    /// The conversation that this one goes on in: its id, or an object with an `id`. The turn is appended to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<Value>,
+    /// Up to 16 texts by name, which the response repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
 }
 
 /// A response. It repeats what its request said, too.
@@ -87,4 +101,106 @@ pub struct ResponseEvent {
     pub sequence_number: u64,
     #[serde(flatten)]
     pub fields: Map<String, Value>,
+}
+
+/// Which part of a list is wanted, and whose it is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ItemsQuery {
+    /// Behind the item of this id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// 1 to 100; 20 where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// The own tenant's, where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+/// How a list is ordered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// The oldest first.
+    Asc,
+    /// The newest first.
+    #[default]
+    Desc,
+}
+
+/// A part of a list, as OpenAI's API has it.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ItemList {
+    #[serde(default)]
+    pub object: ListObject,
+    pub data: Vec<Value>,
+    pub first_id: Option<String>,
+    pub last_id: Option<String>,
+    pub has_more: bool,
+}
+
+impl ItemList {
+    /// A part, and whether there is more behind it.
+    pub fn of(data: Vec<Value>, has_more: bool) -> Self {
+        let id = |item: Option<&Value>| item.and_then(|item| item["id"].as_str()).map(str::to_owned);
+        Self { first_id: id(data.first()), last_id: id(data.last()), data, has_more, object: ListObject::List }
+    }
+}
+
+/// That a response or a conversation was deleted.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct DeletedResponse {
+    pub id: String,
+    /// `response`, or `conversation.deleted`.
+    pub object: String,
+    pub deleted: bool,
+}
+
+/// A conversation.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Conversation {
+    pub id: String,
+    /// `conversation`
+    pub object: String,
+    /// In seconds since 1970.
+    pub created_at: u64,
+    pub metadata: Map<String, Value>,
+}
+
+impl From<&StoredConversation> for Conversation {
+    fn from(stored: &StoredConversation) -> Self {
+        Self {
+            id: stored.id.clone(),
+            object: "conversation".to_owned(),
+            created_at: stored.created_unix_ms / 1000,
+            metadata: stored.metadata.clone(),
+        }
+    }
+}
+
+/// A conversation to begin.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct BeginConversation {
+    /// At most 20.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<Vec<Value>>,
+    /// Up to 16 texts by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// What a conversation is to say of itself.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ChangeConversation {
+    /// Up to 16 texts by name, in the place of those before.
+    pub metadata: Value,
+}
+
+/// Items to append.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct AddItems {
+    /// At most 20.
+    pub items: Vec<Value>,
 }

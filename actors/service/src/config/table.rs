@@ -84,6 +84,13 @@ pub const SURFACE: &[Definition] = &[
     setting("audit_log", "A folder: who asked, added, deleted and evicted is written there, a JSON line each, without texts; a file a day (UTC).")
         .by_default("none is written"),
     setting("audit_files", "Files of the audit log that are kept, `ragstone-audit.DATE.jsonl`: one for each day that had something to write.").within(1, 36_500),
+    setting(
+        "responses_days",
+        "Days that answers of `/v1/responses` and conversations stay for clients that go on from them, after they changed last; 0 keeps none.",
+    )
+    .within(0, 36_500)
+    .under("Answers that clients go on from"),
+    setting("responses_bytes", "Most bytes of them on disk. Beyond that the oldest of the tenant that has most leave."),
     setting("log", "Which log lines are written, such as info or ragstone_actors=debug,warn.")
         .by_default("info (serve), warn")
         .flag().under("Logs and traces"),

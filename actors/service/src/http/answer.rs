@@ -69,12 +69,14 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
         visitor.check_still()?;
         trace::describe_answers(groups.iter().flat_map(|group| &group.answers).map(|answer| &answer.finish));
         let whole = Chosen::of(groups, asked.choices, is_search, reader);
-        let reply = asked.reply;
+        if let (Some(reply), [best, ..], [said, ..]) = (asked.reply, &whole.best[..], &whole.said[..]) {
+            return Ok(HttpResponse::Ok().json(whole_reply(reply, best, said).await?));
+        }
         if asked.wish.is_nothing() {
-            return Ok(HttpResponse::Ok().json(whole.json(&shape, reply)));
+            return Ok(HttpResponse::Ok().json(whole.json(&shape)));
         }
         // A long prompt takes a while to write, which no thread that others' requests pass has.
-        let written = move || Ok(whole.json(&shape, reply).to_string());
+        let written = move || Ok(whole.json(&shape).to_string());
         let text = ragstone.read(caller, deadline, written).await?;
         return Ok(HttpResponse::Ok().content_type(ContentType::json()).body(text));
     }
@@ -133,11 +135,8 @@ impl Chosen {
         Self { groups, best, said }
     }
 
-    /// In OpenAI's form, or in another.
-    fn json(&self, shape: &Shape, reply: Option<Box<dyn Reply>>) -> Value {
-        if let (Some(reply), [best, ..], [said, ..]) = (reply, &self.best[..], &self.said[..]) {
-            return whole_reply(reply, best, said);
-        }
+    /// In OpenAI's form.
+    fn json(&self, shape: &Shape) -> Value {
         let parts = self.groups.iter().zip(self.best.iter().zip(&self.said));
         let groups: Vec<Group<'_>> =
             parts.map(|(whole, (answers, said))| Group { answers, said, told: &whole.told }).collect();
@@ -155,8 +154,12 @@ fn read_whole(mut reader: AnswerReader, answer: &Answer) -> Vec<Said> {
     said
 }
 
-/// One answer.
-fn whole_reply(mut reply: Box<dyn Reply>, answers: &[Answer], said: &[Option<Vec<Said>>]) -> Value {
+/// One answer, in another form.
+async fn whole_reply(
+    mut reply: Box<dyn Reply>,
+    answers: &[Answer],
+    said: &[Option<Vec<Said>>],
+) -> crate::error::Result<Value> {
     for (answer, said) in answers.iter().zip(said) {
         match said {
             Some(said) => said.iter().for_each(|said| drop(reply.say(said))),
@@ -165,7 +168,8 @@ fn whole_reply(mut reply: Box<dyn Reply>, answers: &[Answer], said: &[Option<Vec
         }
         reply.end(&answer.citations, &answer.finish);
     }
-    reply.whole()
+    reply.keep(&mut []).await?;
+    Ok(reply.whole())
 }
 
 /// Events that wait for a client that reads slower than the model writes.
@@ -282,7 +286,7 @@ impl Events {
                 self.say(index, Some(&token.text), Some(&token));
             }
             Ok(Piece::Event(Event::Tail(text))) => self.say(index, Some(&text), None),
-            Ok(Piece::Event(Event::Finished(finish))) => self.end(index, *finish),
+            Ok(Piece::Event(Event::Finished(finish))) => self.end(index, *finish).await,
             Err(error) => {
                 tracing::warn!(id = self.shape.id(), %error, "an answer broke off");
                 self.drop_answers();
@@ -344,13 +348,21 @@ impl Events {
         self.ready.push_back(event(&self.shape.piece(index, text, token, self.characters[index])));
     }
 
-    fn end(&mut self, index: usize, finish: Finish) {
+    async fn end(&mut self, index: usize, finish: Finish) {
         self.say(index, None, None);
         if let Some(reply) = &mut self.reply {
-            let (wire, events) = (self.wire, reply.end(&self.citations, &finish));
+            let (wire, mut events) = (self.wire, reply.end(&self.citations, &finish));
             trace::describe_answers([&finish]);
+            // Its place is free before the disk has written.
+            self.answers = futures::stream::empty().boxed();
+            if let Err(error) = reply.keep(&mut events).await {
+                let error = match &self.reader {
+                    Some((reader, fault)) => reader.told(error, *fault),
+                    None => error,
+                };
+                events = vec![reply.fail(&error)];
+            }
             self.ready.extend(events.iter().map(|event| wire.write(event)));
-            self.drop_answers();
             return;
         }
         let has_called = self.readers[index].as_ref().is_some_and(AnswerReader::has_called);

@@ -82,6 +82,7 @@ pub fn app(
         .service(resource("/detokenize", "POST", vec![web::post().to(tokenize::detokenize)]))
         .service(resource("/tokenizer_info", "GET", vec![web::get().to(tokenize::info)]))
         .service(resource("/v1/responses", "POST", vec![web::post().to(responses::create)]))
+        .configure(responses::paths)
         .service(resource("/v1/messages", "POST", vec![web::post().to(anthropic::create)]))
         .service(resource("/v1/messages/count_tokens", "POST", vec![web::post().to(anthropic::count_tokens)]))
         .configure(ollama::paths)

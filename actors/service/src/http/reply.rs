@@ -3,6 +3,7 @@
 use actix_web::body::BoxBody;
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use ragstone_actors::{Citation, Finish};
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use super::answer::event;
 use super::error::Refusal;
 use super::identity::Visitor;
 use super::tools::Said;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::http::state::State;
 
 /// What is known of a prompt when its first token is there.
@@ -29,6 +30,10 @@ pub trait Reply: Send {
     fn say(&mut self, said: &Said) -> Vec<Value>;
     /// The last events.
     fn end(&mut self, citations: &[Citation], finish: &Finish) -> Vec<Value>;
+    /// Keeps the answer, whose last events these are, for requests that refer to it. Does nothing for most protocols.
+    fn keep<'a>(&'a mut self, _events: &'a mut [Value]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// The event that breaks the stream off.
     fn fail(&mut self, error: &Error) -> Value;
     /// The whole answer, behind its end.

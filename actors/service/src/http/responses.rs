@@ -1,11 +1,17 @@
-//! `POST /v1/responses`, without state: what a client sends is all that the answer knows. A request is turned into the fields of a
-//! chat, so that both endpoints mean the same by each.
+//! `/v1/responses`. A request is turned into the fields of a chat, behind the turns that it goes on from, so that both endpoints mean the
+//! same by each; its answer is kept for those that refer to it ([`kept`]).
 
+pub mod items;
+pub mod kept;
+mod stored;
 pub mod stream;
+
+pub use self::stored::paths;
 
 use actix_web::{HttpRequest, web};
 use serde_json::{Map, Value, json};
 
+use self::kept::Before;
 use self::stream::ResponseStream;
 use super::body::Incoming;
 use super::chat;
@@ -32,6 +38,7 @@ const TAKEN: &[&str] = &[
     "store",
     "previous_response_id",
     "conversation",
+    "metadata",
     "prompt",
     "background",
     "max_tool_calls",
@@ -40,7 +47,6 @@ const TAKEN: &[&str] = &[
 /// Without effect on the answer.
 const HINTS: &[&str] = &[
     "user",
-    "metadata",
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
@@ -58,7 +64,12 @@ pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Inc
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| TAKEN.contains(&name) || HINTS.contains(&name));
     fields.ignore(HINTS);
-    let answered = match translate(fields) {
+    let asked = async {
+        let input = kept::input(&mut fields)?;
+        let before = Before::take(&mut fields, &input, &opened.conversations, &request).await?;
+        translate(fields, before, input)
+    };
+    let answered = match asked.await {
         Ok((fields, asked)) => {
             let reply = ResponseStream::new(&state.env, &opened.model_id, asked);
             let answered = chat::answer(&state, &request, opened, fields, Some(Box::new(reply))).await;
@@ -69,29 +80,26 @@ pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Inc
     Ok(ignored.note(answered))
 }
 
-/// What the answer repeats of its request.
-#[derive(Debug, Clone)]
-pub struct Requested(pub Map<String, Value>);
+/// What the answer repeats of its request, and how it is kept.
+#[derive(Debug, Default)]
+pub struct Requested {
+    pub echo: Map<String, Value>,
+    pub keeping: Option<kept::Keeping>,
+}
 
 /// The fields of the chat that means the same.
-fn translate(mut fields: Fields) -> Result<(Fields, Requested)> {
-    refuse_state(&mut fields)?;
+fn translate(mut fields: Fields, before: Before, input: Vec<Value>) -> Result<(Fields, Requested)> {
+    refuse_others(&mut fields)?;
     let mut messages: Vec<Value> = Vec::new();
     let instructions = fields.take::<String>("instructions")?;
     if let Some(text) = &instructions {
         messages.push(json!({ "role": "system", "content": text }));
     }
-    match fields.need::<Value>("input")? {
-        Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
-        Value::Array(items) => {
-            for (index, item) in items.into_iter().enumerate() {
-                take_item(index, item, &mut messages)?;
-            }
-        }
-        _ => return Err(Error::invalid_field("input", "`input` must be a text or a list of items")),
-    }
+    messages.extend(items::messages("input", before.items)?);
+    messages.extend(items::messages("input", input)?);
     let mut chat = Map::from_iter([("messages".to_owned(), Value::Array(messages))]);
-    let mut echo = Map::from_iter([("instructions".to_owned(), instructions.into())]);
+    let mut echo = before.echo;
+    echo.insert("instructions".to_owned(), instructions.into());
     for (name, own) in [
         ("model", "model"),
         ("ragstone", "ragstone"),
@@ -117,71 +125,16 @@ fn translate(mut fields: Fields) -> Result<(Fields, Requested)> {
     }
     echo.insert("text".to_owned(), if text.is_empty() { json!({ "format": { "type": "text" } }) } else { text.into() });
     fields.finish()?;
-    Ok((Fields::of(chat), Requested(echo)))
+    Ok((Fields::of(chat), Requested { echo, keeping: before.keeping }))
 }
 
-/// Nothing is kept between requests.
-fn refuse_state(fields: &mut Fields) -> Result<()> {
-    for name in ["store", "background"] {
-        fields.refuse_unless(name, |value| *value == false)?;
-    }
-    for name in ["previous_response_id", "conversation", "prompt", "max_tool_calls"] {
+/// What no answer has here.
+fn refuse_others(fields: &mut Fields) -> Result<()> {
+    fields.refuse_unless("background", |value| *value == false)?;
+    for name in ["prompt", "max_tool_calls"] {
         fields.refuse_unless(name, |_| false)?;
     }
     fields.refuse_unless("top_logprobs", |value| *value == 0)
-}
-
-/// A message, a call, or what a tool said, as a message of a chat.
-fn take_item(index: usize, mut item: Value, messages: &mut Vec<Value>) -> Result<()> {
-    if !item.is_object() {
-        return Err(Error::invalid_field(format!("input[{index}]"), format!("`input[{index}]` must be an object")));
-    }
-    match item["type"].as_str() {
-        None | Some("message") => {
-            let content = match taken(&mut item, "content") {
-                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
-                other => other,
-            };
-            messages.push(json!({ "role": item["role"], "content": content }));
-        }
-        Some("function_call") => {
-            let function = json!({ "name": item["name"], "arguments": item["arguments"] });
-            let call = json!({ "id": item["call_id"], "type": "function", "function": function });
-            match messages.last_mut().filter(|last| last["tool_calls"].is_array()) {
-                Some(Value::Object(last)) => {
-                    if let Some(Value::Array(calls)) = last.get_mut("tool_calls") {
-                        calls.push(call);
-                    }
-                }
-                _ => messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] })),
-            }
-        }
-        Some("function_call_output") => {
-            let content = match taken(&mut item, "output") {
-                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
-                other => other,
-            };
-            messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": content }));
-        }
-        // What a model thought is not shown to it again.
-        Some("reasoning") => {}
-        Some(kind) => {
-            let param = format!("input[{index}].type");
-            return Err(Error::invalid_field(param, format!("items of type `{kind}` are not supported")));
-        }
-    }
-    Ok(())
-}
-
-fn taken(item: &mut Value, field: &str) -> Value {
-    item.get_mut(field).map(Value::take).unwrap_or_default()
-}
-
-fn text_part(part: Value) -> Value {
-    match part["type"].as_str() {
-        Some("input_text" | "output_text") => json!({ "type": "text", "text": part["text"] }),
-        _ => part,
-    }
 }
 
 /// A function as chats have it. What is none is refused there.
@@ -222,7 +175,9 @@ mod tests {
     use super::*;
 
     fn chat(body: &str) -> Result<Value> {
-        let (mut fields, _) = translate(Fields::parse(body.as_bytes())?)?;
+        let mut fields = Fields::parse(body.as_bytes())?;
+        let input = kept::input(&mut fields)?;
+        let (mut fields, _) = translate(fields, Before::default(), input)?;
         let messages = fields.take_value("messages").unwrap_or_default();
         let format = fields.take_value("response_format").unwrap_or_default();
         Ok(json!([messages, fields.take_value("tools"), format]))
@@ -249,22 +204,36 @@ mod tests {
     }
 
     #[test]
+    fn earlier_turns_stand_between_instructions_and_input() {
+        let items = vec![
+            json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "a" }] }),
+            json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "b" }] }),
+        ];
+        let fields = Fields::parse(br#"{"instructions": "i"}"#).unwrap();
+        let before = Before { items, ..Before::default() };
+        let input = vec![json!({ "role": "user", "content": "c" })];
+        let (mut chat, _) = translate(fields, before, input).unwrap();
+        let messages = chat.take_value("messages").unwrap();
+        let roles: Vec<_> = messages.as_array().unwrap().iter().map(|message| message["role"].clone()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "user"]);
+        assert_eq!(messages[2]["content"], json!([{ "type": "text", "text": "b" }]));
+    }
+
+    #[test]
     fn the_described_fields_are_taken() {
         let document = crate::api::openapi::document();
         let described =
             document["components"]["schemas"]["ResponsesRequest"]["properties"].as_object().unwrap().clone();
         // The others are taken to be refused.
-        assert_eq!(described.len(), TAKEN.len() - 7);
+        assert_eq!(described.len(), TAKEN.len() - 4);
         assert!(described.keys().all(|name| TAKEN.contains(&name.as_str())), "{described:?}");
     }
 
     #[test]
-    fn state_is_refused_by_name() {
+    fn what_no_answer_has_is_refused_by_name() {
         for (body, param) in [
-            (r#"{"input": "a", "store": true}"#, "store"),
-            (r#"{"input": "a", "previous_response_id": "resp_1"}"#, "previous_response_id"),
             (r#"{"input": "a", "background": true}"#, "background"),
-            (r#"{"input": "a", "conversation": "c"}"#, "conversation"),
+            (r#"{"input": "a", "prompt": {"id": "p"}}"#, "prompt"),
             (r#"{"input": 7}"#, "input"),
             (r#"{"input": [7]}"#, "input[0]"),
             (r#"{}"#, "input"),
@@ -272,7 +241,7 @@ mod tests {
         ] {
             assert_eq!(chat(body).unwrap_err().at_field(), Some(param), "{body}");
         }
-        chat(r#"{"input": "a", "store": false, "previous_response_id": null}"#).unwrap();
+        chat(r#"{"input": "a", "background": false, "max_tool_calls": null}"#).unwrap();
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::mcp::Running;
 use super::visitor::Allowed;
 use crate::api::TOKEN_HEADER;
 use crate::config::{Config, KeyMode, Setting};
+use crate::conversations::Conversations;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingest::Ingestor;
 use crate::lanes::{InLane, Lanes, Work};
@@ -94,6 +95,7 @@ pub struct State {
 pub struct Opened {
     pub ragstone: Ragstone,
     pub ingestor: Ingestor,
+    pub conversations: Conversations,
     /// The language model's name.
     pub model_id: String,
     /// The embedding model's name.

@@ -1,11 +1,14 @@
 //! The events of a response, and the response itself, which is what its last event carries.
 
+use futures::future::BoxFuture;
 use ragstone_actors::{Citation, Finish, FinishReason};
 use ragstone_env::Env;
 use serde_json::{Value, json};
 
 use super::Requested;
-use crate::error::Error;
+use super::kept::Keeping;
+use crate::conversations;
+use crate::error::{Error, Result};
 use crate::http::error::body;
 use crate::http::reply::{Prompted, Reply};
 use crate::http::shape;
@@ -56,18 +59,20 @@ pub struct ResponseStream {
     sequence: u64,
     /// The kind and the text of the open item.
     open: Option<(Open, String)>,
+    /// How it is kept.
+    keeping: Option<Keeping>,
 }
 
 impl ResponseStream {
     /// An empty response of this model.
     pub fn new(env: &Env, model: &str, requested: Requested) -> Self {
         let mut response = json!({
-            "id": format!("resp_{:016x}{:016x}", env.random_u64(), env.random_u64()), "object": "response",
+            "id": conversations::id(env, "resp"), "object": "response",
             "created_at": env.now_unix_ms() / 1000, "status": "in_progress", "error": null,
             "incomplete_details": null, "model": model, "output": [], "previous_response_id": null, "store": false,
             "usage": null, "metadata": {}, "background": false, "truncation": "disabled",
         });
-        for (name, value) in requested.0 {
+        for (name, value) in requested.echo {
             response[name] = value;
         }
         for (name, default) in [("parallel_tool_calls", json!(true)), ("tool_choice", json!("auto"))] {
@@ -75,7 +80,7 @@ impl ResponseStream {
                 response[name] = default;
             }
         }
-        Self { response, sequence: 0, open: None }
+        Self { response, sequence: 0, open: None, keeping: requested.keeping }
     }
 
     fn event(&mut self, kind: &str, mut fields: Value) -> Value {
@@ -200,6 +205,17 @@ impl Reply for ResponseStream {
         events
     }
 
+    fn keep<'a>(&'a mut self, events: &'a mut [Value]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Some(keeping) = &self.keeping else { return Ok(()) };
+            if !keeping.keep(&self.response).await? {
+                let ends = events.iter_mut().filter_map(|event| event.get_mut("response"));
+                ends.chain([&mut self.response]).for_each(|response| response["store"] = false.into());
+            }
+            Ok(())
+        })
+    }
+
     fn fail(&mut self, error: &Error) -> Value {
         let error = body(error).error;
         let fields = json!({ "code": error.code, "message": error.message, "param": error.param });
@@ -213,15 +229,13 @@ impl Reply for ResponseStream {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_actors::{ReuseReport, Usage};
-    use serde_json::Map;
-
     use super::*;
     use crate::api::responses::{Response, ResponseEvent};
+    use ragstone_actors::{ReuseReport, Usage};
 
     #[test]
     fn events_add_up_to_the_response() {
-        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested(Map::new()));
+        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested::default());
         let call = Said::Call { index: 0, id: "c1".into(), name: "look".into(), arguments: "{}".into() };
         let mut events = stream.begin(Prompted::default());
         for said in [Said::Text("a".into()), Said::Text("b".into()), call] {
@@ -269,7 +283,7 @@ mod tests {
 
     #[test]
     fn thoughts_are_an_item_before_the_message() {
-        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested(Map::new()));
+        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested::default());
         let mut events = Vec::new();
         for said in [Said::Thought("Hm".into()), Said::Thought(".".into()), Said::Text("Nine.".into())] {
             events.extend(stream.say(&said));

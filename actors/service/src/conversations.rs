@@ -1,0 +1,372 @@
+//! What clients refer to later: answers of `/v1/responses` (`previous_response_id`), and conversations.
+//!
+//! Each is a file of its own, in `DATA/responses` and `DATA/conversations`: what is deleted is in no file any more. They are a node's own.
+
+mod leaving;
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ragstone_env::Env;
+use ragstone_env::lock::NamedLocks;
+use ragstone_storage::record_files::{RecordFile, RecordFiles, row};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use self::leaving::{Bounds, leaving};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often what is too old is looked for.
+const LOOK: Duration = Duration::from_secs(3600);
+/// Answers before one, and bytes of a conversation: far more than any model reads.
+const MOST_TURNS: usize = 4096;
+const MOST_BYTES: usize = 16 << 20;
+
+/// An answer that its client may refer to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredResponse {
+    pub tenant: String,
+    pub id: String,
+    /// The full name of the collection that it was answered from.
+    pub collection: Option<String>,
+    /// The answer that it goes on from.
+    pub previous: Option<String>,
+    pub conversation: Option<String>,
+    /// The items that its own request sent.
+    pub input: Vec<Value>,
+    /// As it was answered.
+    pub response: Value,
+}
+
+impl StoredResponse {
+    /// The items of its turn: what was sent, and what was answered.
+    pub fn items(&self) -> impl Iterator<Item = &Value> {
+        self.input.iter().chain(self.response["output"].as_array().into_iter().flatten())
+    }
+}
+
+/// Items that grow from answer to answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredConversation {
+    pub tenant: String,
+    pub id: String,
+    pub created_unix_ms: u64,
+    pub metadata: Map<String, Value>,
+    /// The full names of the collections that its answers are from.
+    pub collections: BTreeSet<String>,
+    pub items: Vec<Value>,
+}
+
+/// The answers and conversations of a data folder. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Conversations(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    env: Env,
+    bounds: Bounds,
+    responses: RecordFiles<StoredResponse>,
+    conversations: RecordFiles<StoredConversation>,
+    /// Of both, as of the last look and what was written since.
+    bytes: AtomicU64,
+    /// One change of a conversation at a time.
+    changing: NamedLocks,
+}
+
+impl Conversations {
+    /// Those of the data folder `data`, which stay for `days` after they changed last, within `most_bytes` altogether.
+    pub fn new(data: &Path, days: u64, most_bytes: u64, env: Env) -> Self {
+        Self(Arc::new(Inner {
+            env,
+            bounds: Bounds { most_bytes, most_age_ms: days.saturating_mul(86_400_000) },
+            responses: RecordFiles::new(data.join("responses"), "response"),
+            conversations: RecordFiles::new(data.join("conversations"), "conversation"),
+            bytes: AtomicU64::new(0),
+            changing: NamedLocks::default(),
+        }))
+    }
+
+    /// Whether anything is kept at all.
+    pub fn keeps(&self) -> bool {
+        self.0.bounds.most_age_ms > 0
+    }
+
+    /// Takes away what is too old, now and every hour.
+    pub async fn follow(self) {
+        loop {
+            if let Err(error) = self.blocking(Inner::clear).await {
+                tracing::warn!(%error, "responses that are too old cannot be removed; it is tried again in an hour");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// A new id, which nobody guesses.
+    pub fn id(&self, kind: &str) -> String {
+        id(&self.0.env, kind)
+    }
+
+    /// An answer; `None` where there is none, or none any more.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn response(&self, tenant: &str, id: &str) -> Result<Option<StoredResponse>> {
+        let row = row(tenant, id);
+        self.blocking(move |inner| inner.responses.read(&row)).await
+    }
+
+    /// An answer behind those that it goes on from, the first one first; `None` where one of them is gone.
+    ///
+    /// # Errors
+    /// `InvalidInput` where they are too many. As the disk says.
+    pub async fn chain(&self, tenant: &str, id: &str) -> Result<Option<Vec<StoredResponse>>> {
+        let (tenant, id) = (tenant.to_owned(), id.to_owned());
+        self.blocking(move |inner| {
+            let (mut chain, mut next) = (Vec::new(), Some(id));
+            while let Some(id) = next {
+                if chain.len() == MOST_TURNS {
+                    let message = format!("there are {MOST_TURNS} answers before this one; begin anew");
+                    return Err(Error::new(ErrorKind::InvalidInput, message));
+                }
+                let Some(found) = inner.responses.read(&row(&tenant, &id))? else { return Ok(None) };
+                next = found.previous.clone();
+                chain.push(found);
+            }
+            chain.reverse();
+            Ok(Some(chain))
+        })
+        .await
+    }
+
+    /// Keeps an answer, and appends its turn to its conversation. On disk on return.
+    ///
+    /// # Errors
+    /// `NotFound` where its conversation is gone. As the disk says.
+    pub async fn keep(&self, response: StoredResponse) -> Result<()> {
+        let kept = response.clone();
+        let write = move |inner: &Inner| {
+            let written = inner.responses.write(&row(&kept.tenant, &kept.id), &kept)?;
+            inner.has_written(written)
+        };
+        self.blocking(write).await?;
+        let Some(conversation) = &response.conversation else { return Ok(()) };
+        let appended = self.change(&response.tenant, conversation, |kept| {
+            kept.items.extend(response.items().cloned());
+            kept.collections.extend(response.collection.clone());
+        });
+        let refused = match appended.await {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => Error::new(ErrorKind::NotFound, format!("conversation `{conversation}` was deleted")),
+            Err(error) => error,
+        };
+        self.remove_response(&response.tenant, &response.id).await?;
+        Err(refused)
+    }
+
+    /// Removes an answer; whether it was there. Gone on return.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn remove_response(&self, tenant: &str, id: &str) -> Result<bool> {
+        let row = row(tenant, id);
+        self.blocking(move |inner| inner.responses.remove(&row)).await
+    }
+
+    /// A tenant's conversations, the newest first.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn list(&self, tenant: &str) -> Result<Vec<StoredConversation>> {
+        let tenant = tenant.to_owned();
+        let mut all = self.blocking(move |inner| inner.conversations.read_all(Some(&tenant))).await?;
+        all.sort_by(|a, b| (b.created_unix_ms, &b.id).cmp(&(a.created_unix_ms, &a.id)));
+        Ok(all)
+    }
+
+    /// A conversation; `None` where there is none.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn conversation(&self, tenant: &str, id: &str) -> Result<Option<StoredConversation>> {
+        let row = row(tenant, id);
+        self.blocking(move |inner| inner.conversations.read(&row)).await
+    }
+
+    /// Begins a conversation.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn begin(
+        &self,
+        tenant: &str,
+        items: Vec<Value>,
+        metadata: Map<String, Value>,
+    ) -> Result<StoredConversation> {
+        let begun = StoredConversation {
+            tenant: tenant.to_owned(),
+            id: self.id("conv"),
+            created_unix_ms: self.0.env.now_unix_ms(),
+            metadata,
+            collections: BTreeSet::new(),
+            items,
+        };
+        let record = begun.clone();
+        self.blocking(move |inner| inner.write_conversation(&record)).await?;
+        Ok(begun)
+    }
+
+    /// Changes a conversation, and says what it is then; `None` where there is none.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it would be too long. As the disk says.
+    pub async fn change(
+        &self,
+        tenant: &str,
+        id: &str,
+        change: impl FnOnce(&mut StoredConversation),
+    ) -> Result<Option<StoredConversation>> {
+        let _turn = self.0.changing.lock(id).await;
+        let Some(mut kept) = self.conversation(tenant, id).await? else { return Ok(None) };
+        change(&mut kept);
+        let record = kept.clone();
+        self.blocking(move |inner| inner.write_conversation(&record)).await?;
+        Ok(Some(kept))
+    }
+
+    /// Removes a conversation; whether it was there. Its answers stay, as they have ids of their own.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn remove(&self, tenant: &str, id: &str) -> Result<bool> {
+        let _turn = self.0.changing.lock(id).await;
+        let row = row(tenant, id);
+        self.blocking(move |inner| inner.conversations.remove(&row)).await
+    }
+
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> Result<T> + Send + 'static) -> Result<T> {
+        let inner = self.0.clone();
+        match tokio::task::spawn_blocking(move || work(&inner)).await {
+            Ok(done) => done,
+            Err(error) => Err(Error::internal(format!("a look at what is kept broke off: {error}"))),
+        }
+    }
+}
+
+impl Inner {
+    fn write_conversation(&self, record: &StoredConversation) -> Result<()> {
+        let bytes: usize = record.items.iter().map(|item| item.to_string().len()).sum();
+        if bytes > MOST_BYTES {
+            let message = format!(
+                "conversation `{}` would have {bytes} bytes, and {MOST_BYTES} are the most; begin another",
+                record.id
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        let written = self.conversations.write(&row(&record.tenant, &record.id), record)?;
+        self.has_written(written)
+    }
+
+    /// Holds the bound. What was written replaced something, maybe; a look tells.
+    fn has_written(&self, bytes: u64) -> Result<()> {
+        let total = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if total > self.bounds.most_bytes { self.clear() } else { Ok(()) }
+    }
+
+    /// Removes what is too old, and then the oldest of whoever has most, until the rest is within the bound.
+    fn clear(&self) -> Result<()> {
+        let (responses, conversations) = (self.responses.files()?, self.conversations.files()?);
+        let all: Vec<&RecordFile> = responses.iter().chain(&conversations).collect();
+        let gone = leaving(&all, self.bounds, self.env.now_unix_ms());
+        for &index in &gone {
+            match index.checked_sub(responses.len()) {
+                None => self.responses.remove_file(&responses[index])?,
+                Some(index) => self.conversations.remove_file(&conversations[index])?,
+            };
+        }
+        let gone: HashSet<usize> = gone.into_iter().collect();
+        let left = |index: &usize| !gone.contains(index);
+        let bytes = (0..all.len()).filter(left).map(|index| all[index].bytes).sum();
+        self.bytes.store(bytes, Ordering::Relaxed);
+        if !gone.is_empty() {
+            tracing::debug!(files = gone.len(), "responses and conversations were removed: too old, or no room");
+        }
+        Ok(())
+    }
+}
+
+/// A new id of a kind of thing, such as `msg`.
+pub fn id(env: &Env, kind: &str) -> String {
+    format!("{kind}_{:016x}{:016x}", env.random_u64(), env.random_u64())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn response(id: &str, previous: Option<&str>, conversation: Option<&str>) -> StoredResponse {
+        StoredResponse {
+            tenant: "acme".into(),
+            id: id.into(),
+            collection: Some("acme/house".into()),
+            previous: previous.map(str::to_owned),
+            conversation: conversation.map(str::to_owned),
+            input: vec![json!({ "role": "user", "content": format!("asks {id}") })],
+            response: json!({ "id": id, "output": [{ "type": "message", "content": format!("says {id}") }] }),
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_are_found_behind_those_that_they_go_on_from_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
+        let kept = open();
+        kept.keep(response("a", None, None)).await.unwrap();
+        kept.keep(response("b", Some("a"), None)).await.unwrap();
+        drop(kept);
+        let kept = open();
+        let chain = kept.chain("acme", "b").await.unwrap().unwrap();
+        let items: Vec<&Value> = chain.iter().flat_map(StoredResponse::items).collect();
+        let said = items.iter().map(|item| item["content"].as_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(said, ["asks a", "says a", "asks b", "says b"]);
+        assert_eq!(kept.response("other", "a").await.unwrap(), None, "another tenant's");
+        assert!(kept.remove_response("acme", "a").await.unwrap());
+        assert!(!kept.remove_response("acme", "a").await.unwrap());
+        assert_eq!(kept.chain("acme", "b").await.unwrap(), None, "what it went on from is gone");
+    }
+
+    #[tokio::test]
+    async fn a_conversation_grows_by_its_answers_and_can_be_changed_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
+        let begun = kept.begin("acme", Vec::new(), Map::new()).await.unwrap();
+        let (first, second) = (response("a", None, Some(&begun.id)), response("b", None, Some(&begun.id)));
+        let (one, other) = tokio::join!(kept.keep(first), kept.keep(second));
+        one.and(other).unwrap();
+        let grown = kept.conversation("acme", &begun.id).await.unwrap().unwrap();
+        assert_eq!((grown.items.len(), grown.collections.len()), (4, 1), "no turn is lost");
+        assert_eq!(kept.list("acme").await.unwrap(), [grown]);
+        assert!(kept.list("").await.unwrap().is_empty());
+        assert!(kept.remove("acme", &begun.id).await.unwrap());
+        let error = kept.keep(response("c", None, Some(&begun.id))).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let long = vec![json!("x".repeat(MOST_BYTES))];
+        assert_eq!(kept.begin("acme", long, Map::new()).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_leave_where_there_is_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 4_000, Env::seeded(1, 5_000));
+        for number in 0..100 {
+            kept.keep(response(&number.to_string(), None, None)).await.unwrap();
+        }
+        let files = std::fs::read_dir(dir.path().join("responses")).unwrap();
+        let bytes: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+        assert!((1..=4_000).contains(&bytes), "{bytes}");
+    }
+}

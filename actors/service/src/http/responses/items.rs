@@ -1,0 +1,132 @@
+//! Items of responses and conversations, and the messages of a chat that mean the same.
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+
+/// The items that `field` sends: a text is a message of the user's.
+///
+/// # Errors
+/// `InvalidInput`.
+pub fn as_items(field: &str, value: Value) -> Result<Vec<Value>> {
+    match value {
+        Value::String(text) => Ok(vec![json!({ "role": "user", "content": text })]),
+        Value::Array(items) => Ok(items),
+        _ => Err(Error::invalid_field(field, format!("`{field}` must be a text or a list of items"))),
+    }
+}
+
+/// The messages that items mean. Those of `field` are named in errors.
+///
+/// # Errors
+/// `InvalidInput` for an item that no chat has.
+pub fn messages(field: &str, items: Vec<Value>) -> Result<Vec<Value>> {
+    let mut messages = Vec::new();
+    for (index, item) in items.into_iter().enumerate() {
+        take_item(&format!("{field}[{index}]"), item, &mut messages)?;
+    }
+    Ok(messages)
+}
+
+/// A message, a call, or what a tool said, as a message of a chat.
+fn take_item(at: &str, mut item: Value, messages: &mut Vec<Value>) -> Result<()> {
+    if !item.is_object() {
+        return Err(Error::invalid_field(at, format!("`{at}` must be an object")));
+    }
+    match item["type"].as_str() {
+        None | Some("message") => {
+            let content = match taken(&mut item, "content") {
+                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
+                other => other,
+            };
+            messages.push(json!({ "role": item["role"], "content": content }));
+        }
+        Some("function_call") => {
+            let function = json!({ "name": item["name"], "arguments": item["arguments"] });
+            let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+            match messages.last_mut().filter(|last| last["tool_calls"].is_array()) {
+                Some(Value::Object(last)) => {
+                    if let Some(Value::Array(calls)) = last.get_mut("tool_calls") {
+                        calls.push(call);
+                    }
+                }
+                _ => messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] })),
+            }
+        }
+        Some("function_call_output") => {
+            let content = match taken(&mut item, "output") {
+                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
+                other => other,
+            };
+            messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": content }));
+        }
+        // What a model thought is not shown to it again.
+        Some("reasoning") => {}
+        Some(kind) => {
+            let message = format!("items of type `{kind}` are not supported");
+            return Err(Error::invalid_field(format!("{at}.type"), message));
+        }
+    }
+    Ok(())
+}
+
+fn taken(item: &mut Value, field: &str) -> Value {
+    item.get_mut(field).map(Value::take).unwrap_or_default()
+}
+
+fn text_part(part: Value) -> Value {
+    match part["type"].as_str() {
+        Some("input_text" | "output_text") => json!({ "type": "text", "text": part["text"] }),
+        _ => part,
+    }
+}
+
+/// An item as it is listed: with its type, a status, an id, and its text in parts. `id` makes one of a kind.
+pub fn identified(mut item: Value, id: impl Fn(&str) -> String) -> Value {
+    let kind = item["type"].as_str().unwrap_or("message").to_owned();
+    let prefix = match kind.as_str() {
+        "function_call" => "fc",
+        "function_call_output" => "fco",
+        "reasoning" => "rs",
+        _ => "msg",
+    };
+    let is_own = item["id"].as_str().is_some_and(|id| !id.is_empty());
+    if let Value::Object(fields) = &mut item {
+        if !is_own {
+            fields.insert("id".to_owned(), id(prefix).into());
+        }
+        fields.entry("status").or_insert_with(|| "completed".into());
+        fields.insert("type".to_owned(), kind.into());
+        let part =
+            if fields.get("role").is_some_and(|role| role == "assistant") { "output_text" } else { "input_text" };
+        if let Some(content @ Value::String(_)) = fields.get_mut("content") {
+            let text = content.take();
+            *content = json!([{ "type": part, "text": text }]);
+        }
+    }
+    item
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_have_ids_types_and_parts() {
+        let made = |item: Value| identified(item, |kind| format!("{kind}_1"));
+        assert_eq!(
+            made(json!({ "role": "user", "content": "Hi" })),
+            json!({
+                "role": "user", "content": [{ "type": "input_text", "text": "Hi" }], "id": "msg_1", "status": "completed",
+                "type": "message",
+            })
+        );
+        let call = json!({ "type": "function_call", "id": "own", "call_id": "c", "name": "f", "arguments": "{}" });
+        assert_eq!(made(call.clone())["id"], "own");
+        assert_eq!(made(json!({ "role": "assistant", "content": "Yes" }))["content"][0]["type"], "output_text");
+        assert_eq!(messages("input", vec![made(call)]).unwrap()[0]["tool_calls"][0]["id"], "c");
+        for bad in [json!(7), json!({ "type": "image_generation_call" })] {
+            assert!(messages("items", vec![bad]).unwrap_err().at_field().unwrap().starts_with("items[0]"));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Responses that go on from others, and conversations: also after a restart, by tenant, deletable, and with their KV.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, Service};
+use crate::keys::{self, As, new_key};
+
+const RESPONSES: &str = "/v1/responses";
+const CONVERSATIONS: &str = "/v1/conversations";
+const FACT: &str =
+    "The mill of Orbas has nine wheels, and Tessa keeps the books of the mill in the upper room by the bridge.";
+
+fn asked(input: &str, more: Value) -> Value {
+    let mut body = json!({ "input": input, "max_output_tokens": 6, "temperature": 0 });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn tokens(answer: &Value) -> (u64, u64) {
+    let usage = &answer["usage"];
+    (usage["input_tokens"].as_u64().unwrap(), usage["input_tokens_details"]["cached_tokens"].as_u64().unwrap())
+}
+
+async fn send(service: &Service, method: Method, path: &str, who: As<'_>, body: &Value) -> (u16, Value) {
+    let (status, text) = keys::send(service, method, path, who, body).await;
+    (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
+}
+
+/// The data of a stream's events.
+async fn stream(service: &Service, body: &Value) -> Vec<Value> {
+    let (status, text) = keys::send(service, Method::POST, RESPONSES, As::Nobody, body).await;
+    assert_eq!(status, 200, "{text}");
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+async fn delete(service: &Service, path: &str) -> (u16, Value) {
+    send(service, Method::DELETE, path, As::Nobody, &Value::Null).await
+}
+
+#[tokio::test]
+async fn a_response_goes_on_from_one_before_also_after_a_restart() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let first = service.ask(RESPONSES, &asked(&FACT.repeat(4), json!({ "metadata": { "a": "b" } }))).await;
+    assert_eq!((&first["store"], &first["metadata"]), (&json!(true), &json!({ "a": "b" })), "{first}");
+    let first_id = first["id"].as_str().unwrap();
+    service.stop();
+
+    let service = folder.serve(&[]).await;
+    let goes_on = json!({ "previous_response_id": first_id });
+    let second = service.ask(RESPONSES, &asked("How many wheels?", goes_on.clone())).await;
+    assert_eq!(second["previous_response_id"], first_id);
+    let ((before, _), (after, cached)) = (tokens(&first), tokens(&second));
+    assert!(after > before, "the first turn is not in the prompt: {second}");
+    assert!(cached >= before / 64 * 64, "its KV is computed again: {cached} of {before}");
+    // The same as sending all of it.
+    let whole = json!([
+        { "role": "user", "content": FACT.repeat(4) },
+        first["output"][0],
+        { "role": "user", "content": "How many wheels?" },
+    ]);
+    let sent = service
+        .ask(RESPONSES, &json!({ "input": whole, "max_output_tokens": 6, "temperature": 0, "store": false }))
+        .await;
+    assert_eq!(sent["output"][0]["content"], second["output"][0]["content"]);
+    assert_eq!(tokens(&sent).0, after);
+
+    let (status, listed) = service.get(&format!("{RESPONSES}/{first_id}/input_items")).await;
+    assert_eq!((status, listed["data"].as_array().map(Vec::len)), (200, Some(1)), "{listed}");
+    assert_eq!(service.get(&format!("{RESPONSES}/{first_id}")).await, (200, first.clone()));
+    // Streamed, it is there when its last event is.
+    let events = stream(&service, &asked("And the room?", json!({ "stream": true, "conversation": null }))).await;
+    let streamed = events.last().unwrap()["response"]["id"].as_str().unwrap();
+    assert_eq!(service.get(&format!("{RESPONSES}/{streamed}")).await.1["id"], streamed);
+
+    assert_eq!(delete(&service, &format!("{RESPONSES}/{first_id}")).await.0, 200);
+    assert_eq!(delete(&service, &format!("{RESPONSES}/{first_id}")).await.0, 404);
+    let second_id = second["id"].as_str().unwrap();
+    for gone in [first_id, second_id] {
+        let body = asked("And now?", json!({ "previous_response_id": gone }));
+        let (status, error) = service.post(RESPONSES, &body).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!("previous_response_id")), "{error}");
+    }
+    let unkept = service.ask(RESPONSES, &asked("Hm?", json!({ "store": false }))).await;
+    assert_eq!(service.get(&format!("{RESPONSES}/{}", unkept["id"].as_str().unwrap())).await.0, 404);
+    service.stop();
+    let files = std::fs::read_dir(folder.data().join("responses")).unwrap();
+    let kept: Vec<String> = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    assert!(
+        kept.len() == 2 && !kept.iter().any(|text| text.contains("Tessa")),
+        "a deleted text is in a file: {kept:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_conversation_grows_is_listed_and_deleted() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let begun = service.ask(CONVERSATIONS, &json!({ "metadata": { "topic": "mill" } })).await;
+    let id = begun["id"].as_str().unwrap();
+    for input in ["Hello", "And again"] {
+        let answer = service.ask(RESPONSES, &asked(input, json!({ "conversation": id }))).await;
+        assert_eq!(answer["conversation"]["id"], id);
+    }
+    let at = format!("{CONVERSATIONS}/{id}/items");
+    let (_, listed) = service.get(&format!("{at}?order=asc")).await;
+    let roles: Vec<&Value> = listed["data"].as_array().unwrap().iter().map(|item| &item["role"]).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
+    let (_, page) = service.get(&format!("{at}?limit=1")).await;
+    assert_eq!((&page["has_more"], &page["data"][0]), (&json!(true), &listed["data"][3]), "the newest first");
+    let (_, rest) = service.get(&format!("{at}?after={}", page["last_id"].as_str().unwrap())).await;
+    assert_eq!(rest["data"].as_array().map(Vec::len), Some(3));
+    let item = listed["data"][0]["id"].as_str().unwrap();
+    assert_eq!(service.get(&format!("{at}/{item}")).await, (200, listed["data"][0].clone()));
+    assert_eq!(delete(&service, &format!("{at}/{item}")).await.0, 200);
+    assert_eq!(delete(&service, &format!("{at}/{item}")).await.0, 404);
+    let added = service.ask(&at, &json!({ "items": [{ "role": "user", "content": "Kept" }] })).await;
+    assert_eq!(added["data"][0]["content"], json!([{ "type": "input_text", "text": "Kept" }]));
+    // Answers at once: no turn is lost.
+    let both = asked("At once", json!({ "conversation": { "id": id } }));
+    let (one, other) = tokio::join!(service.ask(RESPONSES, &both), service.ask(RESPONSES, &both));
+    assert_ne!(one["id"], other["id"]);
+    assert_eq!(service.get(&at).await.1["data"].as_array().map(Vec::len), Some(8));
+
+    for (body, param) in [
+        (asked("x", json!({ "conversation": "conv_1" })), "conversation"),
+        (asked("x", json!({ "conversation": 7 })), "conversation"),
+        (asked("x", json!({ "conversation": id, "previous_response_id": "resp_1" })), "previous_response_id"),
+        (asked("x", json!({ "metadata": { "a": 1 } })), "metadata"),
+        (asked("x", json!({ "previous_response_id": "../../catalog/db" })), "previous_response_id"),
+    ] {
+        let (status, error) = service.post(RESPONSES, &body).await;
+        assert!([400, 404].contains(&status) && error["error"]["param"] == param, "{error}");
+    }
+    for (path, body) in [
+        (at.as_str(), json!({ "items": [{ "type": "image" }] })),
+        (at.as_str(), json!({ "items": vec![json!({ "role": "user", "content": "x" }); 21] })),
+        (CONVERSATIONS, json!({ "metadata": { "x".repeat(65): "y" } })),
+    ] {
+        assert_eq!(service.post(path, &body).await.0, 400);
+    }
+    assert_eq!(service.get(&format!("{at}?limit=0")).await.0, 400);
+    assert_eq!(service.get(&format!("{at}?after=nothing")).await.0, 400);
+    assert_eq!(delete(&service, &format!("{CONVERSATIONS}/{id}")).await.0, 200);
+    assert_eq!(service.get(&format!("{CONVERSATIONS}/{id}")).await.0, 404);
+    service.stop();
+
+    let service = folder.serve(&["--set", "responses_days=0"]).await;
+    assert_eq!(service.ask(RESPONSES, &asked("x", json!({}))).await["store"], false);
+    for (path, body) in [(RESPONSES, asked("x", json!({ "store": true }))), (CONVERSATIONS, json!({}))] {
+        assert_eq!(service.post(path, &body).await.0, 400);
+    }
+}
+
+#[tokio::test]
+async fn responses_are_a_tenants_own_and_follow_its_collections() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--keys", "required"]).await;
+    let owner = folder.token();
+    let key = async |name: &str, tenant: &str, collections: Value| {
+        let body = json!({ "name": name, "role": "read", "tenant": tenant, "collections": collections });
+        new_key(&service, &owner, body).await
+    };
+    let notes = json!({ "documents": [{ "id": "mill", "title": "Mill", "text": FACT }] });
+    let at = "/v1/collections/acme%2Fnotes/documents";
+    let (status, told) = send(&service, Method::POST, at, As::Owner(&owner), &notes).await;
+    assert_eq!(status, 200, "{told}");
+    let reader = key("reader", "globex", json!(["acme/notes"])).await;
+    let narrow = key("narrow", "globex", json!([])).await;
+    let stranger = key("stranger", "initech", json!([])).await;
+    let body = asked("How many wheels?", json!({ "ragstone": { "collection": "acme/notes" } }));
+    let (status, answer) = send(&service, Method::POST, RESPONSES, As::Key(&reader), &body).await;
+    assert_eq!(status, 200, "{answer}");
+    let id = answer["id"].as_str().unwrap();
+    let at = format!("{RESPONSES}/{id}");
+    for (key, expected) in [(&reader, 200), (&narrow, 404), (&stranger, 404)] {
+        assert_eq!(send(&service, Method::GET, &at, As::Key(key), &Value::Null).await.0, expected);
+        let body = asked("And?", json!({ "previous_response_id": id }));
+        let (status, answer) = send(&service, Method::POST, RESPONSES, As::Key(key), &body).await;
+        assert_eq!(status, if expected == 200 { 200 } else { 400 }, "{answer}");
+    }
+    let (status, _) =
+        send(&service, Method::GET, &format!("{at}?tenant=globex"), As::Key(&stranger), &Value::Null).await;
+    assert_eq!(status, 403);
+    assert_eq!(send(&service, Method::DELETE, &at, As::Key(&stranger), &Value::Null).await.0, 404);
+    let (_, begun) = send(&service, Method::POST, CONVERSATIONS, As::Key(&reader), &json!({})).await;
+    for (key, expected) in [(&reader, 1), (&stranger, 0)] {
+        let (status, listed) = send(&service, Method::GET, CONVERSATIONS, As::Key(key), &Value::Null).await;
+        assert_eq!((status, listed["data"].as_array().map(Vec::len)), (200, Some(expected)), "{begun} {listed}");
+    }
+}
+
+/// A disk that is full costs the keeping, and not the answer, unless keeping it was asked for.
+#[cfg(unix)]
+#[tokio::test]
+async fn what_cannot_be_kept_is_answered() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    // No folder can be made where a file is.
+    std::fs::write(folder.data().join("responses"), "").unwrap();
+    let answer = service.ask(RESPONSES, &asked("Hello", json!({}))).await;
+    assert_eq!(answer["store"], false, "{answer}");
+    let events = stream(&service, &asked("Hello", json!({ "stream": true }))).await;
+    assert_eq!(events.last().unwrap()["response"]["store"], false, "{events:?}");
+    let (status, error) = service.post(RESPONSES, &asked("Hello", json!({ "store": true }))).await;
+    assert!(status >= 500 && error["error"]["message"].is_string(), "{status} {error}");
+}
