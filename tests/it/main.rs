@@ -35,6 +35,7 @@ mod invalidate;
 mod keys;
 mod kill;
 mod limits;
+mod links;
 mod lossy;
 mod mcp;
 mod metrics;
