@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::packages::{broken, pages};
-use crate::tree::sources;
+use crate::tree::{is_test_file, sources};
 
 /// Rows of the table with which docs/results.md begins.
 const MOST_FIGURES: usize = 40;
@@ -54,6 +54,25 @@ fn results_begin_with_few_figures() {
         .take_while(|line| line.starts_with('|'))
         .collect();
     assert!(!table.is_empty() && table.len() <= MOST_FIGURES, "docs/results.md begins with {} rows", table.len());
+}
+
+/// Lines of a folder of sources, tests apart, from which on the page names it.
+const LARGE_ROOM: usize = 800;
+
+#[test]
+fn every_large_room_is_in_the_architecture() {
+    let page = read("ARCHITECTURE.md");
+    let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
+    for (name, text) in sources().iter().filter(|(name, _)| !is_test_file(name)) {
+        let Some((package, path)) = name.split_once("src/") else { continue };
+        for (end, _) in path.match_indices('/') {
+            *rooms.entry(format!("{package}src/{}/", &path[..end])).or_default() += text.lines().count();
+        }
+    }
+    let large: Vec<_> = rooms.iter().filter(|(_, lines)| **lines >= LARGE_ROOM).collect();
+    assert!(large.len() > 30, "the rooms were not found: {large:?}");
+    let missing: Vec<_> = large.iter().filter(|(room, _)| !page.contains(&format!("`{room}`"))).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md says of these what they are for: {missing:?}");
 }
 
 /// The name of a test, as code: words with an underscore.
