@@ -1,5 +1,5 @@
 //! The choice of tokens to recompute ("CacheBlend: Fast Large Language Model Serving for RAG with Cached Knowledge
-//! Fusion", section 4.3), and the other rules that have been proposed. A new rule is one file and a line in [`Rule`].
+//! Fusion", section 4.3), and the other rules that have been proposed. A new rule is one file and its lines in [`Rule`].
 //!
 //! How many tokens are recomputed is the ratio's alone; a rule says which. They differ in what they have to see first:
 //!
