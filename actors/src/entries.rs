@@ -1,5 +1,6 @@
-//! What operators do about stored entries: which ones they mean, what those are of, which leave the tiers, which are pinned. Decisions
-//! are pure functions of a listing; each verb has a dry run that decides the same and changes nothing.
+//! The cache verbs over stored entries: list, evict, pin. An entry is named with its collection, document, schema or module.
+//!
+//! Selecting entries is a pure function of a listing. Each verb has a dry run that decides the same and changes nothing.
 
 mod evict;
 mod filter;

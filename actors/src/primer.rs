@@ -11,7 +11,7 @@ use crate::question::InlineDocument;
 /// As many passages as there are.
 pub(crate) const MOST_PASSAGES: usize = 4;
 /// Passages of a primer where neither settings nor a calibration say how many: of 0, 1, 2 and 4 the best over prompts of two passages, and the
-/// next best over five, on the one model that it was measured on (docs/results.md).
+/// next best over five, on the one model that it was measured on (docs/results/fusion.md).
 pub(crate) const UNCALIBRATED_PASSAGES: usize = 2;
 
 const BUNDLED: &str = include_str!("primer.json");

@@ -16,7 +16,7 @@ const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
 /// What a request may take of memory, beyond what a plain one of its path does: so much, and so much for each byte of it. Well above what
-/// is measured (docs/results.md).
+/// is measured (docs/results/attacks.md).
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_BYTES_PER_BYTE: u64 = 300;
 /// And of processor time; other tests run beside.
@@ -206,7 +206,7 @@ async fn multiplied_requests_cost_no_more_than_their_size_times_a_constant() {
             }
         }
     }
-    // A quarter of what the table in docs/results.md was made with, which takes minutes.
+    // A quarter of what the table in docs/results/attacks.md was made with, which takes minutes.
     let size = std::env::var("COSTS_BYTES").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(32 << 10);
     for request in requests::all(size) {
         let (status, cost) = send(&service, &folder, &request).await;

@@ -332,7 +332,7 @@ fn the_papers_figures_are_measured() {
 }
 
 /// What reuse costs, on the demo model's fifty held-out questions. The margins are about half of what was measured
-/// (docs/results.md), and far from what leaving the choice to chance or the passages to themselves gives.
+/// (docs/results/fusion.md), and far from what leaving the choice to chance or the passages to themselves gives.
 #[test]
 fn fifty_held_out_questions_show_what_reuse_costs() {
     let folder = Folder::new();

@@ -36,6 +36,7 @@ mod invalidate;
 mod keys;
 mod kill;
 mod limits;
+mod links;
 mod lossy;
 mod mcp;
 mod metrics;

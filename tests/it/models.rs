@@ -57,7 +57,7 @@ fn lost(folder: &Folder, model: &str, rule: &str, layer: &str, ratio: &str) -> f
     f1(0) - f1(1)
 }
 
-/// What calibration finds loses three answers at most of a hundred about worlds that it never saw (docs/results.md has three hundred); a
+/// What calibration finds loses three answers at most of a hundred about worlds that it never saw (docs/results/fusion.md has three hundred); a
 /// fixed layer, at 15 %, loses many on one model at least.
 #[test]
 fn calibration_finds_what_each_model_needs() {

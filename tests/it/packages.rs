@@ -13,10 +13,10 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A page's links, and the names of its headings.
+/// A page's links and images, and the names of its headings.
 #[derive(Default)]
-struct Page {
-    links: Vec<String>,
+pub struct Page {
+    pub links: Vec<String>,
     headings: Vec<String>,
 }
 
@@ -26,7 +26,9 @@ impl Page {
         let mut heading = None;
         for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
             match event {
-                Event::Start(Tag::Link { dest_url, .. }) => page.links.push(dest_url.into_string()),
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    page.links.push(dest_url.into_string());
+                }
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => page.headings.extend(heading.take().map(|text| anchor(&text))),
                 Event::Text(text) | Event::Code(text) => {
@@ -47,10 +49,14 @@ fn anchor(heading: &str) -> String {
     kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).collect::<String>().replace(' ', "-")
 }
 
-/// Every Markdown file below a folder.
-fn pages(folder: &Path, found: &mut BTreeMap<PathBuf, Page>) {
+/// Every Markdown file below a folder, what is hidden or built apart.
+pub fn pages(folder: &Path, found: &mut BTreeMap<PathBuf, Page>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if name.starts_with('.') || ["target", "node_modules"].contains(&name.as_str()) {
+            continue;
+        }
         if path.is_dir() {
             pages(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "md") {
@@ -76,15 +82,17 @@ fn plain(path: &Path) -> PathBuf {
 }
 
 /// Why a link of the page at `from` leads nowhere, if it does.
-fn broken(link: &str, from: &Path, root: &Path, pages: &BTreeMap<PathBuf, Page>) -> Option<String> {
-    if link.starts_with("https://") || link.starts_with("http://") {
+pub fn broken(link: &str, from: &Path, root: &Path, pages: &BTreeMap<PathBuf, Page>) -> Option<String> {
+    let is_elsewhere = link.starts_with("https://") || link.starts_with("http://");
+    // An address of mail.
+    if is_elsewhere || link.contains('@') {
         return None;
     }
     let (file, heading) = link.split_once('#').map_or((link, None), |(file, heading)| (file, Some(heading)));
     let to = if file.is_empty() { from.to_owned() } else { plain(&from.parent().unwrap().join(file)) };
     let says = |why: &str| Some(format!("{}: {link}: {why}", from.strip_prefix(root).unwrap().display()));
     if !to.starts_with(root) || !to.exists() {
-        return says("no such file in the package");
+        return says("no such file");
     }
     let heading = heading?;
     let is_there = pages.get(&to).is_some_and(|page| page.headings.iter().any(|found| found == heading));

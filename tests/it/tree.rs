@@ -80,7 +80,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 /// Long tests live in files of their own, which may be long.
-fn is_test_file(name: &str) -> bool {
+pub fn is_test_file(name: &str) -> bool {
     let parts: Vec<&str> = name.split('/').collect();
     parts.contains(&"tests") || parts.last().is_some_and(|file| *file == "tests.rs" || file.ends_with("_tests.rs"))
 }

@@ -1,18 +1,21 @@
-//! What the next step runs, as a pure function of where the sequences stand and of what there is room for: iteration-level
-//! scheduling ("Orca", OSDI 2022; "Efficient Memory Management for Large Language Model Serving with PagedAttention",
-//! section 4.5) in the order of RAGCache (section 5.2).
+//! The scheduler picks the rows of the next step. It is a pure function of the sequences' states and of the free room.
+//! Iteration-level scheduling is from "Orca" (OSDI 2022) and "Efficient Memory Management for Large Language Model Serving with
+//! PagedAttention" (section 4.5); the order of waiting prompts is RAGCache's (section 5.2).
 //!
-//! - Every decoding sequence advances; where a caller has more answers than the others can wait for, those of its answers that were
-//!   left out longest. Where a next block is not there, the sequence that came last is swapped out, whole.
-//! - A decoding sequence has its draft verified where there are rows and blocks for it that nobody else has a use for.
-//! - What was swapped out comes back before anybody new comes in, and nothing goes in and out in one step.
-//! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
-//!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than
-//!   [`window`](Limits::window) times; whoever was and finds no room keeps its own caller, and those that have more, from beginning.
-//! - Speculative prompts have the rows of steps that no answer has a use for, and blocks that nobody needs: whoever does takes them
-//!   away at once (RAGCache, section 5.3).
-//! - Background work has the rows that nobody else wants, and a small share of its own. It keeps no answer waiting for blocks: where one
-//!   needs those that background work has, that ends, the last to come first, and is planned again.
+//! Rows are given in this order:
+//!
+//! 1. Decoding. Every decoding sequence advances by a token. If a caller has more answers than the others can wait for, its
+//!    longest-waiting ones advance. If a sequence needs a block and none is free, the newest sequence is swapped out, whole.
+//! 2. Drafts. A decoding sequence has its draft verified with rows and blocks that nobody else can use.
+//! 3. Swapped sequences come back before any new prompt begins. No step swaps both in and out.
+//! 4. Prefills share the remaining rows. The least-served caller comes first, then its least-served tenant, then the prompt with
+//!    the most cached tokens for each token to compute. Later prompts of one tenant overtake a waiting one at most
+//!    [`window`](Limits::window) times. After that, if it still finds no room, its caller begins nothing else, nor do callers with
+//!    more answers than that one has.
+//! 5. Speculative prompts use rows in steps where no answer needs them, and free blocks. An answer that needs such a block takes
+//!    it at once (RAGCache, section 5.3).
+//! 6. Background work uses rows that nobody else wants, and a small share of its own. If an answer needs its blocks, background
+//!    work ends, the newest first, and is planned again.
 
 mod background;
 mod drafts;

@@ -132,7 +132,7 @@ fn mixed_requests_in_a_tiny_pool_end_well() {
 
 /// `cargo nextest run -p ragstone-actors --run-ignored only ten_thousand`
 #[test]
-#[ignore = "half a minute; docs/results.md has its figures"]
+#[ignore = "half a minute; docs/results/serving.md has its figures"]
 fn ten_thousand_mixed_requests_in_a_tiny_pool_end_well() {
     for seed in 2..7 {
         let seen = soak(2000, seed);

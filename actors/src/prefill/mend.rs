@@ -1,18 +1,21 @@
-//! A load that fails on the way: its segment is computed after all, and the prompt is not started again.
+//! Late misses: a load fails during a prefill, and the segment is computed on the way, without starting the prompt again.
 //!
 //! ```text
 //! chunk      [embed .. layer l]  waits                      [layer l .. last layer]
 //! segment                        [embed .. layer l] joins it
 //! ```
 //!
-//! Layers are asked for by a prompt's first chunk, so what fails, fails before a layer that no row has entered yet. The rows of the
-//! segment that the chunk's last row sees catch up with it, from the first layer on; those behind it are embedded later, like any
-//! other. In the layers that they pass they see what is in place: what is exact has the bits that are computed, so that the answer is that of a
-//! prompt that had nothing of the segment; what is blended stays approximate.
+//! A prompt's first chunk asks for the layers, so a load always fails before a layer that no row has entered. The chunk waits.
+//! Rows of the lost segment, up to the chunk's last row, catch up from the first layer on; later rows are embedded like any
+//! others. Rows that catch up see the KV in place. For exact segments it has the bits of a full prefill, so the answer is that
+//! of a prompt without the lost segment; blended segments stay approximate.
 //!
-//! It is too late for that, and the prompt is planned again, while a probe runs ahead; where rows go on from a layer in several chunks, be
-//! it behind a choice or once they were caught up with, as a row that catches up would see some of them before they were computed; and
-//! behind a choice that is made again on every layer.
+//! In three cases it is too late, and the prompt is planned again:
+//!
+//! - A probe is running ahead.
+//! - Several chunks go on from one layer, after a choice of tokens or after an earlier catch-up. A row that catches up would see
+//!   some of their rows before they were computed.
+//! - The choice of tokens is made again on every layer.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 //! The choice of tokens to recompute ("CacheBlend: Fast Large Language Model Serving for RAG with Cached Knowledge
-//! Fusion", section 4.3), and the other rules that have been proposed. A new rule is one file and a line in [`Rule`].
+//! Fusion", section 4.3), and the other rules that have been proposed. A new rule is one file and its lines in [`Rule`].
 //!
 //! How many tokens are recomputed is the ratio's alone; a rule says which. They differ in what they have to see first:
 //!
@@ -31,7 +31,7 @@ pub const FIRST_SELECTION_LAYER: usize = 1;
 
 /// The layer on which `cacheblend` chooses unless settings or a calibration say otherwise. K and V of layer 1 show only what layer
 /// 0 attended to, which can be as little as the few tokens before; where passages first meet in layer 1, layer 2 is the first to
-/// show it (docs/results.md, Answers). The paper chooses on layer 1, for one layer less of full computation.
+/// show it (docs/results/fusion.md, History). The paper chooses on layer 1, for one layer less of full computation.
 pub const DEFAULT_SELECTION_LAYER: usize = 2;
 
 /// Under [`Schedule::Gradual`] the first choice keeps this much more than the ratio, and the last this much less.

@@ -1,9 +1,14 @@
-//! Cuts a text into passages: whole sentences, as many as fit, nothing lost and, unless an overlap is asked for, nothing twice.
+//! Cuts a text into passages of whole sentences, as many as fit. Nothing is lost, and nothing is in two passages unless an
+//! overlap is set.
 //!
-//! Borders are looked for in this order: sentences (UAX #29, which knows the stops of all scripts), clauses (a stop, then white space; texts in
-//! lower case have no others; the commas of Chinese and Japanese, and the blanks of Thai), words, and runs of characters. None is within a
-//! character and its marks. A coarser border is used wherever the piece before it fits. Text that is known to have
-//! headings, tables or code is cut by these first ([`sections`]).
+//! A text is cut at the coarsest border that fits:
+//!
+//! 1. Headings, tables and code, if the text is known to have them ([`sections`]).
+//! 2. Sentences (UAX #29, which has the stops of all scripts).
+//! 3. Clauses: a stop followed by white space (texts in lower case have no other sentence ends), the commas of Chinese and
+//!    Japanese, the blanks of Thai.
+//! 4. Words.
+//! 5. Runs of characters. A character stays together with its marks.
 
 mod sections;
 

@@ -1,5 +1,8 @@
-//! The load plan: for every segment of a prompt, whether its KV is loaded, blended or computed, and whether what is
-//! computed may be filed. A pure function of what is resident and of what things cost.
+//! The load plan of a prompt. For every segment it says: load stored KV, blend it, or compute. It also says which computed
+//! segments may be stored afterwards.
+//!
+//! Planning is a pure function of two things: the residency (stored KV that the look-up found) and the cost model (predicted
+//! times of reading and computing).
 
 mod cheapest;
 mod decide;

@@ -1,8 +1,12 @@
-//! Look-up: which segments of a prompt have KV states somewhere, exact or for blending.
+//! The look-up: finds stored KV for each segment of a prompt.
 //!
-//! Each segment's entry that was computed after exactly what stands before it here comes first, whether those before it were
-//! found or not: it is what a full prefill computes. A passage's standalone entry, computed behind system prompt and primer, is a candidate
-//! for blending, wherever the passage stands but in the first place, where nothing stands before it; a module's is the one that was computed apart. Last, where the bucket keeps 8 bits, comes what it has of passages.
+//! A segment has up to three candidates, the closest to a full prefill first:
+//!
+//! 1. Its exact entry: computed after exactly the tokens that precede the segment here. It is looked for even if entries of
+//!    earlier segments are missing, because a full prefill computes the same KV.
+//! 2. Its standalone entry, for blending. A passage's was computed after system prompt and primer, and serves at any place but
+//!    the first, which nothing precedes. A module's was computed in a prompt of its own.
+//! 3. The bucket's copy of a passage in 8 bits, if the bucket keeps 8 bits.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Random operations against the simplest model of a store: what was kept, and not removed since, may be found; nothing else
 //! may; and what is found has the right bytes. With faults, small tiers, and reopening on the way.
 //!
-//! One seed is one run, and replays it: `RAGSTONE_TEST_SEED=n`. `RAGSTONE_TEST_SEEDS=10000` runs so many; `docs/results.md`
+//! One seed is one run, and replays it: `RAGSTONE_TEST_SEED=n`. `RAGSTONE_TEST_SEEDS=10000` runs so many; `docs/results/faults.md`
 //! has the command.
 
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
 //! Beside the layouts that the reference implementation makes of its own examples: `RAGSTONE_PML_REFERENCE=FOLDER` names a folder with
-//! `reference_layout.json` and the files that it speaks of. Nothing here is tuned to them; docs/results.md has what came out.
+//! `reference_layout.json` and the files that it speaks of. Nothing here is tuned to them; docs/results/pml.md has what came out.
 
 use std::path::PathBuf;
 

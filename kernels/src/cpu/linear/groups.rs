@@ -1,7 +1,7 @@
-//! Weights in groups of 32 inputs: quants of 4, 6 or 8 bits, and a scale or two for each group.
+//! Weights in groups of 32 inputs. A group has quants of 4, 6 or 8 bits, and one scale or two.
 //!
-//! Half of the forms are those of GGUF's blocks, whose values they keep exactly; one is our own. Quants are unsigned, so that a product takes
-//! them as they are; what makes them weights is in [`Scales`].
+//! [`Scales::Steps`] is our own form. The other forms are made for GGUF's blocks and hold their values exactly. Quants are
+//! unsigned, so that a product takes them as they are; [`Scales`] turns them into weights.
 
 use half::f16;
 

@@ -59,7 +59,7 @@ impl Tile {
             17..=32 => NARROW_32,
             33..=64 => NARROW_64,
             _ => {
-                // A tile of 256 outputs takes 1.6 times as long as one of 128, where nothing else is in the way (docs/results.md).
+                // A tile of 256 outputs takes 1.6 times as long as one of 128, where nothing else is in the way (docs/results/cuda.md).
                 let rounds = |tile: Self| tile.count(rows, outputs).div_ceil(multiprocessors);
                 if 16 * rounds(WIDE_256) <= 10 * rounds(WIDE_128) { WIDE_256 } else { WIDE_128 }
             }

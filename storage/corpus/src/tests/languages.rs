@@ -231,7 +231,7 @@ async fn ask(table: &lancedb::Table, candidate: &Candidate, query: &str) -> Vec<
     scored.into_iter().map(|(_, id)| id).collect()
 }
 
-/// The table of docs/results.md: of 12 keywords and 12 questions each, those whose passage is first and among the first five.
+/// The table of docs/results/retrieval.md: of 12 keywords and 12 questions each, those whose passage is first and among the first five.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures"]
 async fn ways_to_find_words_of_eight_languages() {
