@@ -20,7 +20,7 @@ use crate::caller::Caller;
 use crate::deadline::deadline_error;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammars::Grammars;
-use crate::prompt::{ChatLayout, PromptFormat, Task, assemble_chat};
+use crate::prompt::{Asked, ChatLayout, PromptFormat, Task, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::turns::Turns;
 use crate::worker::panic_text;
@@ -75,7 +75,7 @@ impl Assembler {
             })?;
         let roles = chat.as_ref().and_then(|template| Roles::of(template).ok());
         let chat = chat.map(ChatLayout::new);
-        let thinking = chat.as_ref().and_then(ChatLayout::thinking);
+        let thinking = chat.as_ref().and_then(|chat| chat.thinking(None));
         Ok(Self {
             inner: Arc::new(Inner {
                 grammars: Grammars::new(tokenizer.clone(), config.vocab_size),
@@ -239,9 +239,12 @@ impl Assembler {
         self.inner.chat.as_ref().and_then(ChatLayout::call_form)
     }
 
-    /// How the model thinks before it answers; `None`: it does not.
-    pub(crate) fn thinking(&self) -> Option<Thinking> {
-        self.inner.thinking
+    /// How the model thinks before it answers, told to or not to; `None`: it does not.
+    pub(crate) fn thinking(&self, thinks: Option<bool>) -> Option<Thinking> {
+        match thinks {
+            None => self.inner.thinking,
+            told => self.inner.chat.as_ref().and_then(|chat| chat.thinking(told)),
+        }
     }
 
     /// The chat template's text; `None`: there is none.
@@ -258,7 +261,7 @@ impl Assembler {
     pub(crate) fn root(&self, today: Date) -> Result<Option<Segment>> {
         let context = Some(Context::default());
         let message = ChatMessage::new("user", "?");
-        let input = Input::Chat { messages: vec![message], tools: Vec::new(), context };
+        let input = Input::Chat { messages: vec![message], tools: Vec::new(), thinks: None, context };
         let segments = self.inner.assemble(&input, Task::Answer, &[], today)?;
         Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::SystemPrompt))
     }
@@ -307,10 +310,11 @@ impl Inner {
         Ok(match input {
             Input::Tokens(tokens) => Segment::of_text(tokens),
             Input::Text(text) => Segment::of_text(&budget.tokens(text, |text| self.tokenizer.encode(text, true))?),
-            Input::Chat { messages, tools, context } => {
+            Input::Chat { messages, tools, thinks, context } => {
+                let asked = Asked { format: &self.format, task, thinks: *thinks };
                 let layout = self.chat.as_ref().map(|layout| (layout, today));
                 let passages = context.as_ref().map(|_| passages);
-                assemble_chat(messages, tools, passages, (&self.format, task), layout, &self.tokenizer, &mut budget)?
+                assemble_chat(messages, tools, passages, asked, layout, &self.tokenizer, &mut budget)?
             }
             Input::Pml { schema, layout, prompt, .. } => {
                 let (most, roles) = (u32::try_from(self.context).unwrap_or(u32::MAX), self.roles.as_ref());
@@ -335,7 +339,7 @@ fn check_size(input: &Input, context: usize, bytes_per_token: usize) -> Result<(
         // A document's length is bounded, and its layout by the context.
         Input::Tokens(_) | Input::Pml { .. } => 0,
         Input::Text(text) => text.len(),
-        Input::Chat { messages, tools, context: passages } => {
+        Input::Chat { messages, tools, context: passages, .. } => {
             let documents = passages.as_ref().map_or(&[][..], |passages| &passages.documents);
             if messages.len() > context {
                 return too_many("messages", messages.len());
@@ -378,7 +382,7 @@ mod tests {
         let document = |text: &&str| InlineDocument { title: String::new(), text: (*text).to_owned() };
         let context = Context { documents: documents.iter().map(document).collect(), ..Context::default() };
         let messages = messages.iter().map(message).collect();
-        Input::Chat { messages, tools: Vec::new(), context: Some(context) }
+        Input::Chat { messages, tools: Vec::new(), thinks: None, context: Some(context) }
     }
 
     #[test]

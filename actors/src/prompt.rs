@@ -90,6 +90,22 @@ pub(crate) enum Task {
     Judge,
 }
 
+/// How a conversation is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub format: &'a PromptFormat,
+    pub task: Task,
+    /// Whether the model is to think first; `None`: as its template has it.
+    pub thinks: Option<bool>,
+}
+
+impl Asked<'_> {
+    /// What a template is told of it. A verdict is the first token.
+    fn enable_thinking(self) -> Option<bool> {
+        if self.task == Task::Judge { Some(false) } else { self.thinks }
+    }
+}
+
 /// Fills fields in one pass, so that braces inside a value stay text.
 fn fill(template: &str, fields: &[(&str, &str)]) -> String {
     let mut out = String::with_capacity(template.len() + fields.iter().map(|(_, value)| value.len()).sum::<usize>());
@@ -143,14 +159,14 @@ pub(crate) fn assemble_chat(
     messages: &[ChatMessage],
     tools: &[serde_json::Value],
     passages: Option<&[Arc<[u32]>]>,
-    (format, task): (&PromptFormat, Task),
+    asked: Asked<'_>,
     layout: Option<(&ChatLayout, Date)>,
     tokenizer: &Tokenizer,
     budget: &mut Budget,
 ) -> Result<Vec<Segment>> {
     let frame = match layout {
-        Some((layout, today)) => layout.frame(messages, tools, passages.is_some(), (format, task), today, tokenizer)?,
-        None if tools.is_empty() => frame_plain(messages, format, task)?,
+        Some((layout, today)) => layout.frame(messages, tools, passages.is_some(), asked, today, tokenizer)?,
+        None if tools.is_empty() => frame_plain(messages, asked.format, asked.task)?,
         None => {
             let message = "the model has no chat template, so it cannot call tools; leave out `tools`";
             return Err(Error::new(ErrorKind::InvalidInput, message));

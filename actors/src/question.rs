@@ -79,6 +79,8 @@ pub enum Input {
         messages: Vec<ChatMessage>,
         /// Tools that the model may call, as its chat template takes them; mostly none.
         tools: Vec<serde_json::Value>,
+        /// Whether the model is to think before it answers, where its chat template lets that be said; `None`: as the template has it.
+        thinks: Option<bool>,
         /// Where passages come from; `None` for plain chat.
         context: Option<Context>,
     },

@@ -222,9 +222,10 @@ impl Ragstone {
         self.inner.pipeline.assembler.call_form()
     }
 
-    /// How the model thinks before it answers; `None` where its chat template knows no thoughts.
-    pub fn thinking(&self) -> Option<Thinking> {
-        self.inner.pipeline.assembler.thinking()
+    /// How the model thinks before it answers, told to or not to ([`Input::Chat::thinks`](crate::Input)); `None` where its chat template knows
+    /// no thoughts.
+    pub fn thinking(&self, thinks: Option<bool>) -> Option<Thinking> {
+        self.inner.pipeline.assembler.thinking(thinks)
     }
 
     /// What tells one chat template from others; `None`: the model has none.

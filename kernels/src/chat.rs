@@ -69,7 +69,7 @@ pub struct Told {
     /// When it asks for the date.
     pub today: Date,
     /// `Some(false)`: the answer is to begin at once, where the template knows how a model that thinks first is kept from it (Qwen3's
-    /// `enable_thinking`). `None`: as the template has it.
+    /// `enable_thinking`; `thinking` of DeepSeek V3.1 and Granite). `None`: as the template has it.
     pub enable_thinking: Option<bool>,
 }
 
@@ -184,9 +184,9 @@ impl ChatTemplate {
         self.environment.get_template(TEMPLATE).ok().and_then(|template| CallForm::of(template.source()))
     }
 
-    /// How the model thinks before it answers; `None` where its template knows no thoughts.
-    pub fn thinking(&self) -> Option<Thinking> {
-        let told = Told { today: Date::from_unix_ms(0), enable_thinking: None };
+    /// How the model thinks before it answers, told so ([`Told::enable_thinking`]); `None` where its template knows no thoughts.
+    pub fn thinking(&self, enable_thinking: Option<bool>) -> Option<Thinking> {
+        let told = Told { today: Date::from_unix_ms(0), enable_thinking };
         let prompt = self.render_with_tools(&[ChatMessage::new("user", "Hello")], &[], true, told).unwrap_or_default();
         Thinking::of(&self.source(), &prompt)
     }
@@ -226,6 +226,7 @@ impl ChatTemplate {
             tools => if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) },
             documents => Value::from(()),
             enable_thinking => enable_thinking.map_or(Value::UNDEFINED, Value::from),
+            thinking => enable_thinking.map_or(Value::UNDEFINED, Value::from),
             bos_token => token(&self.tokens.bos),
             eos_token => token(&self.tokens.eos),
             unk_token => token(&self.tokens.unk),

@@ -37,7 +37,7 @@ async fn fields_of_other_servers_are_no_errors() {
     let ignored = json!({
         "no_stop_trim": false, "separate_reasoning": true, "stream_reasoning": true, "return_hidden_states": false,
         "include_reasoning": true, "reasoning_effort": "low", "cache_prompt": true, "priority": 1,
-        "chat_template_kwargs": { "enable_thinking": false }, "tempratur": 1,
+        "tempratur": 1,
     });
     let known = json!({
         "ignore_eos": false, "continue_final_message": false, "skip_special_tokens": true, "top_k": -1, "min_p": 0.05,

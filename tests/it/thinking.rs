@@ -84,6 +84,52 @@ async fn each_protocol_has_its_own_form_of_thoughts() {
     assert!(service.ask("/api/chat", &body).await["message"]["content"].is_string());
 }
 
+/// A client says in its protocol's own words that a model is not to think first. The prompt is then the template's.
+#[tokio::test]
+async fn a_model_is_kept_from_thinking_in_every_protocol() {
+    let folder = Folder::new();
+    let kept = "{%- if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif -%}";
+    let service = serve(&folder, &format!("{TEMPLATE}{kept}")).await;
+    let messages = json!([{ "role": "user", "content": "How many boats?" }]);
+    let chat = |more: Value| {
+        let mut body = json!({ "messages": messages, "max_tokens": 1 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let (openai, anthropic, ollama, responses) = ("/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/responses");
+    let ollamas = |think: Value| json!({ "messages": messages, "stream": false, "think": think, "options": { "num_predict": 1 } });
+    let asked = |effort: &str| json!({ "input": messages, "max_output_tokens": 1, "store": false, "reasoning": { "effort": effort } });
+    let tokens = async |path: &str, body: Value| {
+        let answer = service.ask(path, &body).await;
+        let usage = &answer["usage"];
+        let found = [&usage["prompt_tokens"], &answer["prompt_eval_count"], &usage["input_tokens"]];
+        let counts = found.into_iter().filter_map(Value::as_u64);
+        let stored = usage["cache_read_input_tokens"].as_u64().unwrap_or(0);
+        counts.sum::<u64>() + stored
+    };
+    let plain = tokens(openai, chat(json!({}))).await;
+    let less = [
+        tokens(openai, chat(json!({ "chat_template_kwargs": { "enable_thinking": false } }))).await,
+        tokens(openai, chat(json!({ "chat_template_kwargs": { "thinking": false } }))).await,
+        tokens(openai, chat(json!({ "reasoning_effort": "none" }))).await,
+        tokens(anthropic, chat(json!({ "thinking": { "type": "disabled" } }))).await,
+        tokens(ollama, ollamas(json!(false))).await,
+        tokens(responses, asked("none")).await,
+    ];
+    assert!(less[0] > plain && less.iter().all(|count| *count == less[0]), "{plain} {less:?}");
+    let more = [
+        tokens(openai, chat(json!({ "chat_template_kwargs": { "enable_thinking": true } }))).await,
+        tokens(openai, chat(json!({ "chat_template_kwargs": {}, "reasoning_effort": "low" }))).await,
+        tokens(anthropic, chat(json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } }))).await,
+        tokens(ollama, ollamas(json!("high"))).await,
+        tokens(responses, asked("high")).await,
+    ];
+    assert_eq!(more, [plain; 5]);
+    let bad = chat(json!({ "chat_template_kwargs": { "enable_thinking": "no" } }));
+    let (status, error) = service.post(openai, &bad).await;
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("chat_template_kwargs.enable_thinking")), "{error}");
+}
+
 #[tokio::test]
 async fn a_model_whose_template_knows_no_thoughts_says_what_it_says() {
     let folder = Folder::new();

@@ -126,7 +126,8 @@ async fn segments(pipeline: &Pipeline, question: &str, passages: Passages) -> Re
         Passages::Tokens(tokens) => (Vec::new(), Some(tokens)),
     };
     let context = Some(Context { documents, ..Context::default() });
-    let input = Input::Chat { messages: vec![ChatMessage::new("user", question)], tools: Vec::new(), context };
+    let input =
+        Input::Chat { messages: vec![ChatMessage::new("user", question)], tools: Vec::new(), thinks: None, context };
     let question = Arc::new(Question {
         input,
         sampling: SamplingParams::default(),

@@ -24,7 +24,7 @@ async fn ask(ragstone: &Ragstone, passages: &[usize], arrange: Option<bool>, reu
     let documents = passages.iter().map(document).collect();
     let context = Context { documents, arrange, ..Context::default() };
     let messages = vec![ChatMessage::new("user", "Who is the founder of Calnix Bakery?")];
-    let input = Input::Chat { messages, tools: Vec::new(), context: Some(context) };
+    let input = Input::Chat { messages, tools: Vec::new(), thinks: None, context: Some(context) };
     let answer = ragstone.answer(question(input, reuse, 6)).await.unwrap().collect().await.unwrap();
     ragstone.settle().await;
     answer

@@ -22,6 +22,7 @@ fn asked(drafts: bool, max_tokens: usize) -> Question {
     let input = Input::Chat {
         messages: vec![ChatMessage::new("user", "Who is the chair of Callux Motors?")],
         tools: Vec::new(),
+        thinks: None,
         context: Some(Context { documents: vec![InlineDocument { title, text }], ..Context::default() }),
     };
     let mut asked = question(input, Reuse::Off, max_tokens);

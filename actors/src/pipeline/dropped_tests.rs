@@ -76,7 +76,7 @@ fn documents(version: &str) -> Vec<Document> {
 fn ask(words: &str) -> Question {
     let context = Context { collection: Some("c".into()), top_k: Some(2), ..Context::default() };
     let messages = vec![ChatMessage::new("user", words)];
-    question(Input::Chat { messages, context: Some(context), tools: Vec::new() }, Reuse::Auto, 6)
+    question(Input::Chat { messages, context: Some(context), tools: Vec::new(), thinks: None }, Reuse::Auto, 6)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -55,7 +55,8 @@ pub(super) async fn open(folder: &TempDir, env: &Env) -> Ragstone {
 fn question(passages: &[(&str, &str)], reuse: Reuse) -> Question {
     let document = |(title, text): &(&str, &str)| InlineDocument { title: (*title).into(), text: (*text).into() };
     let context = Some(Context { documents: passages.iter().map(document).collect(), ..Context::default() });
-    let input = Input::Chat { messages: vec![ChatMessage::new("user", QUESTION)], tools: Vec::new(), context };
+    let input =
+        Input::Chat { messages: vec![ChatMessage::new("user", QUESTION)], tools: Vec::new(), thinks: None, context };
     let sampling = SamplingParams { max_tokens: 4, temperature: 0.0, ..SamplingParams::default() };
     Question { sampling, ..super::tests::question(input, reuse, 4) }
 }

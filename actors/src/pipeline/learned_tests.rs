@@ -86,7 +86,7 @@ fn over(order: &[usize], reuse: Reuse) -> Question {
     let messages =
         vec![ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "How many boats lay in Tarn?")];
     let context = Some(Context { documents, ..Context::default() });
-    let mut asked = question(Input::Chat { messages, tools: Vec::new(), context }, reuse, 6);
+    let mut asked = question(Input::Chat { messages, tools: Vec::new(), thinks: None, context }, reuse, 6);
     asked.sampling.logprobs = Some(5);
     asked
 }

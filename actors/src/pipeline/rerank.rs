@@ -157,7 +157,7 @@ impl Pipeline {
                 let found_in = self.store.epoch();
                 let passages = self.assembler.documents(documents, caller, deadline).await?;
                 let question = Question {
-                    input: Input::Chat { messages: Vec::new(), tools: Vec::new(), context: None },
+                    input: Input::Chat { messages: Vec::new(), tools: Vec::new(), thinks: None, context: None },
                     sampling: SamplingParams::default(),
                     answers: 1,
                     reuse,
@@ -235,7 +235,7 @@ impl Asking {
         // Right after the root a passage's entry is exact; nothing is to be blended.
         let reuse = if self.question.reuse == Reuse::Off { Reuse::Off } else { Reuse::Exact };
         let question = Question {
-            input: Input::Chat { messages, tools: tools.to_vec(), context: Some(Context::default()) },
+            input: Input::Chat { messages, tools: tools.to_vec(), thinks: None, context: Some(Context::default()) },
             sampling,
             answers: 1,
             reuse,

@@ -126,6 +126,7 @@ async fn ask(ragstone: &Ragstone, messages: &[ChatMessage], with_passages: bool)
     let input = Input::Chat {
         messages: messages.to_vec(),
         tools: Vec::new(),
+        thinks: None,
         context: with_passages.then(|| Context { documents, ..Context::default() }),
     };
     let answer = answer(ragstone, question(input, Reuse::Auto, 2)).await;

@@ -10,7 +10,7 @@ use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date, Told};
 use ragstone_kernels::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::{Frame, Piece, PromptFormat, Task, check_last, is_continued, leading_system};
+use super::{Asked, Frame, Piece, PromptFormat, Task, check_last, is_continued, leading_system};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Begins and ends a placeholder. No template and no user writes it on purpose; a message that contains it is refused,
@@ -59,10 +59,11 @@ impl ChatLayout {
         messages: &[ChatMessage],
         tools: &[Value],
         with_passages: bool,
-        (format, task): (&PromptFormat, Task),
+        asked: Asked<'_>,
         today: Date,
         tokenizer: &Tokenizer,
     ) -> Result<Frame> {
+        let Asked { format, task, .. } = asked;
         check_turn(messages)?;
         if messages.iter().any(|message| message.content.contains(MARK)) {
             let message = "a message contains the control character U+0002; remove it";
@@ -100,9 +101,7 @@ impl ChatLayout {
             // The space tells whether the template trims.
             last.content.push_str(&format!("{END} "));
         }
-        // A verdict is the first token.
-        let enable_thinking = (task == Task::Judge).then_some(false);
-        let told = Told { today: told, enable_thinking };
+        let told = Told { today: told, enable_thinking: asked.enable_thinking() };
         let mut rendered = self.template.render_with_tools(&messages, tools, !is_continued, told)?;
         if is_continued {
             cut_end(&mut rendered)?;
@@ -131,9 +130,9 @@ impl ChatLayout {
         self.template.call_form()
     }
 
-    /// How the model thinks before it answers.
-    pub(crate) fn thinking(&self) -> Option<Thinking> {
-        self.template.thinking()
+    /// How the model thinks before it answers, told so.
+    pub(crate) fn thinking(&self, thinks: Option<bool>) -> Option<Thinking> {
+        self.template.thinking(thinks)
     }
 
     /// Whether the template writes what there is of tools and calls.

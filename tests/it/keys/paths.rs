@@ -202,6 +202,10 @@ pub const PROBES: &[Probe] = &[
     post('r', "/v1/embeddings", "/v1/embeddings", || json!({ "input": "a" })),
     post('r', "/v1/rerank", "/v1/rerank", rerank),
     post('r', "/v2/rerank", "/v2/rerank", rerank),
+    post('r', "/v1/score", "/v1/score", || json!({ "text_1": QUESTION, "text_2": TEXT })),
+    post('r', "/score", "/score", || json!({ "text_1": [QUESTION, "Who?"], "text_2": [TEXT, TEXT] })),
+    get('r', "/props", "/props"),
+    get('d', "/slots", "/slots"),
     // Its own of the same names and words: made, asked, and deleted again, with reports of what went.
     post('w', DOCUMENTS, "/v1/collections/vault/documents", upsert),
     probe('w', "PUT", "/v1/collections/{collection}/files/{file}", "/v1/collections/vault/files/a.md", || json!(TEXT)),

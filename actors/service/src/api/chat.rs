@@ -4,7 +4,7 @@ use ragstone_actors::{Citation, Grounding, InlineDocument, Reuse, ReuseReport};
 use ragstone_corpus::Filter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::is_false;
 use super::pml::Pml;
@@ -15,6 +15,12 @@ pub use super::sampling::{GenerationRequest, LogitBias, StreamOptions, Unsaid};
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ChatRequest {
     pub messages: Vec<RequestMessage>,
+    /// `{"enable_thinking": false}`: the model answers at once, where its chat template knows how it is kept from thinking first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// `none` says the same. Other efforts have no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort: Option<String>,
     /// Whether the chosen tokens' log-probabilities are told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,

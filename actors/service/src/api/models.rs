@@ -51,3 +51,40 @@ pub struct Ready {
     /// `ready`
     pub status: String,
 }
+
+/// What the language model is and takes, in the fields of llama.cpp's `/props` that its clients read.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Props {
+    pub default_generation_settings: GenerationDefaults,
+    /// Answers that are generated at once.
+    pub total_slots: usize,
+    pub model_alias: String,
+    pub chat_template: Option<String>,
+    pub bos_token: Option<String>,
+    pub eos_token: Option<String>,
+    pub modalities: Modalities,
+    /// `ragstone` and its version.
+    pub build_info: String,
+}
+
+/// What holds where a request says nothing.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct GenerationDefaults {
+    /// Tokens of prompt and answer together.
+    pub n_ctx: usize,
+}
+
+/// What a model reads beside text.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Modalities {
+    pub vision: bool,
+    pub audio: bool,
+}
+
+/// A place of an answer. Which answer has which place is not told.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+pub struct Slot {
+    pub id: usize,
+    pub n_ctx: usize,
+    pub is_processing: bool,
+}

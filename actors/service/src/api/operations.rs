@@ -24,13 +24,13 @@ use super::collections::{
 use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::events::ServiceEvent;
 use super::keys::{AddKey, AddedKey, Key, RevokedKey};
-use super::models::{Health, Ready, ServedModel};
+use super::models::{Health, Props, Ready, ServedModel, Slot};
 use super::ollama::{
     OllamaAnswer, OllamaChat, OllamaEmbed, OllamaEmbedOne, OllamaEmbedding, OllamaEmbeddings, OllamaGenerate,
     OllamaModels, OllamaShow, OllamaShown, OllamaVersion,
 };
 use super::pml::{AddSchema, EncodeSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
-use super::rerank::{RerankRequest, Reranking};
+use super::rerank::{RerankRequest, Reranking, ScoreRequest, Scores};
 use super::responses::{
     AddItems, BeginConversation, ChangeConversation, Conversation, DeletedResponse, ItemList, ItemsQuery, Response,
     ResponseEvent, ResponsesRequest,
@@ -245,6 +245,13 @@ const MODELS: &[Operation] = &[
         .takes(schema::<RerankRequest>)
         .answers(Json(schema::<Reranking>)),
     post("/v2/rerank", "rerankV2", "As /v1/rerank").takes(schema::<RerankRequest>).answers(Json(schema::<Reranking>)),
+    post("/v1/score", "score", "How well texts answer a text, or each another one, as vLLM has it")
+        .takes(schema::<ScoreRequest>)
+        .answers(Json(schema::<Scores>)),
+    post("/score", "scoreText", "As /v1/score").takes(schema::<ScoreRequest>).answers(Json(schema::<Scores>)),
+    get("/props", "props", "What the language model is and takes, as llama.cpp has it").answers(Json(schema::<Props>)),
+    get("/slots", "slots", "Places of answers, and whether they are taken, as llama.cpp has it")
+        .answers(Json(schema::<Vec<Slot>>)),
     get("/v1/models", "listModels", "The language model, the embedding model and the cross-encoder")
         .answers(Json(schema::<List<ServedModel>>)),
     get("/v1/models/{model:.+}", "getModel", "One of the models").answers(Json(schema::<ServedModel>)),

@@ -96,6 +96,10 @@ pub const RULES: &[Rule] = &[
     rule("POST", "/v1/embeddings", Anyone, Read),
     rule("POST", "/v1/rerank", Anyone, Read),
     rule("POST", "/v2/rerank", Anyone, Read),
+    rule("POST", "/v1/score", Anyone, Read),
+    rule("POST", "/score", Anyone, Read),
+    rule("GET", "/props", Anyone, Read),
+    rule("GET", "/slots", Owner, Admin),
     rule("GET", "/v1/models", Anyone, Read),
     rule("GET", "/v1/models/{model:.+}", Anyone, Read),
     rule("GET", "/v1/collections", Anyone, Read),
@@ -204,6 +208,10 @@ mod tests {
         POST /v1/embeddings a rwdo
         POST /v1/rerank a rwdo
         POST /v2/rerank a rwdo
+        POST /v1/score a rwdo
+        POST /score a rwdo
+        GET /props a rwdo
+        GET /slots o do
         GET /v1/models a rwdo
         GET /v1/models/{model:.+} a rwdo
         GET /v1/collections a rwdo

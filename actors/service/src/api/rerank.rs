@@ -83,3 +83,50 @@ pub struct RerankUsage {
 pub struct RerankTokens {
     pub cached_tokens: u32,
 }
+
+/// Texts to score. Other fields are ignored, and named in the header `x-ragstone-ignored`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ScoreRequest {
+    /// The cross-encoder's or the language model's name; whoever is configured, where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// A query, or as many as there are texts in `text_2`.
+    pub text_1: Texts,
+    /// What is read with it.
+    pub text_2: Texts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ragstone: Option<RerankExtension>,
+    /// Without effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// A text, or several.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A score for each pair, in their order.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Scores {
+    pub id: String,
+    pub object: ListObject,
+    /// In seconds since 1970.
+    pub created: u64,
+    pub model: String,
+    pub data: Vec<Score>,
+    pub usage: RerankUsage,
+}
+
+/// A pair's score.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Score {
+    pub index: usize,
+    /// `score`
+    pub object: String,
+    /// 0 to 1.
+    pub score: f32,
+}

@@ -42,6 +42,9 @@ pub struct ResponsesRequest {
     pub tool_choice: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
+    /// `{"effort": "none"}`: the model answers at once, where its chat template knows how it is kept from thinking. Other efforts have no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<Map<String, Value>>,
     /// Whether the response is kept, for `previous_response_id` and to be looked at; true where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<bool>,

@@ -29,6 +29,7 @@ const TAKEN: &[&str] = &[
     "top_k",
     "tools",
     "tool_choice",
+    "thinking",
     "output_config",
     "output_format",
     "ragstone",
@@ -77,6 +78,7 @@ async fn counted(state: &State, request: &HttpRequest, incoming: Incoming) -> An
         "top_p",
         "top_k",
         "tool_choice",
+        "thinking",
         "ragstone",
     ]);
     let mut fields = converted(fields)?;
@@ -101,6 +103,10 @@ fn translate(mut fields: Fields) -> Result<Fields> {
         }
     }
     chat.insert("ragstone".to_owned(), by_the_model(fields.take_value("ragstone")));
+    // Where it is enabled, the model thinks as its template has it.
+    if fields.take_value("thinking").is_some_and(|thinking| thinking["type"] == "disabled") {
+        chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": false }));
+    }
     let choice = fields.take_value("tool_choice");
     let may_call = fields.has("tools") && choice.as_ref().is_none_or(|choice| choice["type"] != "none");
     if let Some(choice) = choice {

@@ -25,14 +25,14 @@ use crate::http::error::Answered;
 use crate::http::state::{Opened, State, caller};
 
 /// What this endpoint knows beside what both know.
-const FIELDS: &[&str] = &["messages", "logprobs", "top_logprobs"];
+const FIELDS: &[&str] = &["messages", "logprobs", "top_logprobs", "chat_template_kwargs", "reasoning_effort"];
 
 /// Answers a conversation, from passages where the extension names some.
 pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
-    let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
+    let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS)).and(&unheard(&fields));
     Ok(ignored.note(answer(&state, &request, opened, fields, None).await))
 }
 
@@ -55,6 +55,7 @@ pub async fn answer(
     }
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
+    let thinks = thinks(&mut fields)?;
     let messages = fields.need::<Vec<RequestMessage>>("messages")?;
     let messages = conversation(&mut fields, messages)?;
     fields.finish()?;
@@ -70,13 +71,13 @@ pub async fn answer(
             let prompt = ("messages[0].content", markup(messages, &list, &generation.extension)?);
             pml.input(prompt, &opened.ragstone, &tenant, caller(request), generation.deadline).await?
         }
-        None => Input::Chat { messages, tools: list, context: generation.extension.context() },
+        None => Input::Chat { messages, tools: list, thinks, context: generation.extension.context() },
     };
     let goes_on =
         matches!(&input, Input::Chat { messages, .. } if messages.last().is_some_and(|last| last.role == "assistant"));
     // What goes on with an answer that was begun thinks no more, and a form holds from the first token on.
     let is_formed = generation.format.is_some();
-    let thinking = opened.ragstone.thinking().filter(|_| !goes_on);
+    let thinking = opened.ragstone.thinking(thinks).filter(|_| !goes_on);
     let thinking = thinking.map(|thinking| if is_formed { Thinking::Maybe } else { thinking });
     let question = Question {
         input,
@@ -109,6 +110,36 @@ pub async fn answer(
         Some(collection) => naming(opened, &visitor, &collection, answered).await,
         None => answered,
     }
+}
+
+/// The names of `chat_template_kwargs` that say whether a model thinks first: Qwen's and SmolLM's, and that of DeepSeek and Granite.
+const THINKS: &[&str] = &["enable_thinking", "thinking"];
+
+/// What two fields say that has no effect here, as it is named to the client.
+fn unheard(fields: &Fields) -> Vec<String> {
+    let others = |(name, _): (&String, &Value)| {
+        (!THINKS.contains(&name.as_str())).then(|| format!("chat_template_kwargs.{name}"))
+    };
+    let kwargs = fields.get("chat_template_kwargs").and_then(Value::as_object).into_iter().flatten();
+    let effort = fields.get("reasoning_effort").filter(|effort| !effort.is_null() && **effort != "none");
+    kwargs.filter_map(others).chain(effort.map(|_| "reasoning_effort".to_owned())).collect()
+}
+
+/// Whether the model is to think first: `chat_template_kwargs` of vLLM and llama.cpp, and OpenAI's `reasoning_effort`, of which `none` is heard.
+fn thinks(fields: &mut Fields) -> Result<Option<bool>> {
+    let effort = fields.take_value("reasoning_effort").filter(|effort| *effort == "none");
+    let Some(kwargs) = fields.take::<serde_json::Map<String, Value>>("chat_template_kwargs")? else {
+        return Ok(effort.map(|_| false));
+    };
+    let mut said = effort.map(|_| false);
+    for (name, value) in kwargs.iter().filter(|(name, _)| THINKS.contains(&name.as_str())) {
+        let Some(thinks) = value.as_bool() else {
+            let field = format!("chat_template_kwargs.{name}");
+            return Err(Error::invalid_field(&*field, format!("`{field}` must be true or false")));
+        };
+        said = Some(thinks);
+    }
+    Ok(said)
 }
 
 /// Refuses what only plain completions have.

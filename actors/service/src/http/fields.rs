@@ -159,6 +159,13 @@ impl Ignored {
         }
     }
 
+    /// These, and others.
+    pub fn and(mut self, others: &[String]) -> Self {
+        others.iter().for_each(|name| self.add(name));
+        self.0.sort_unstable();
+        self
+    }
+
     /// The response, with a header that names them, also where it is an error's.
     pub fn note(&self, answered: Answered) -> HttpResponse {
         let mut response = answered.unwrap_or_else(|error| error.error_response());

@@ -33,6 +33,7 @@ mod reply;
 mod rerank;
 mod responses;
 mod schemas;
+mod score;
 mod shape;
 pub mod state;
 mod tokenize;
@@ -89,6 +90,11 @@ pub fn app(
         .service(resource("/v1/embeddings", "POST", vec![web::post().to(embeddings::embed)]))
         .service(resource("/v1/rerank", "POST", vec![web::post().to(rerank::rerank)]))
         .service(resource("/v2/rerank", "POST", vec![web::post().to(rerank::rerank)]))
+        .service(resource("/v1/score", "POST", vec![web::post().to(score::score)]))
+        .service(resource("/score", "POST", vec![web::post().to(score::score)]))
+        // As llama.cpp names them.
+        .service(resource("/props", "GET", vec![web::get().to(operations::props)]))
+        .service(resource("/slots", "GET", vec![web::get().to(operations::slots)]))
         .service(resource("/v1/models", "GET", vec![web::get().to(operations::models)]))
         .service(resource("/v1/models/{model:.+}", "GET", vec![web::get().to(operations::model)]))
         .service(resource("/v1/collections", "GET", vec![web::get().to(collections::list)]))

@@ -85,8 +85,9 @@ async fn answer(state: &State, request: &HttpRequest, mut fields: Fields, kind: 
     let opened = state.opened()?;
     let is_zero = |time: &Value| time.as_f64() == Some(0.0) || matches!(time.as_str(), Some("0" | "0s" | "0m"));
     let is_let_go = fields.get("keep_alive").is_some_and(is_zero);
-    if opened.ragstone.thinking().is_some() && fields.get("think").is_some_and(|think| *think != Value::Bool(false)) {
-        // It does, unless its template says otherwise.
+    // How much it thinks is not heard.
+    let thinks = fields.get("think").map(|think| think.as_bool().unwrap_or(true));
+    if opened.ragstone.thinking(None).is_some() {
         fields.take_value("think");
     }
     let mut answer = common(&mut fields)?;
@@ -111,6 +112,9 @@ async fn answer(state: &State, request: &HttpRequest, mut fields: Fields, kind: 
     };
     let goes_on = messages.last().is_some_and(|last| last["role"] == "assistant");
     answer.insert("messages".to_owned(), messages.into());
+    if let Some(thinks) = thinks {
+        answer.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": thinks }));
+    }
     if let Some(tools) = fields.take_value("tools").filter(|tools| !is_nothing(tools)) {
         answer.insert("tools".to_owned(), tools);
         // The answer may be a call, which has a form of its own.

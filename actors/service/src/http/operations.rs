@@ -4,12 +4,13 @@ use actix_web::http::header::ContentType;
 use actix_web::{HttpResponse, web};
 
 use crate::api::List;
-use crate::api::models::{Health, ModelFacts, Ready, ServedModel};
+use crate::api::models::{GenerationDefaults, Health, Modalities, ModelFacts, Props, Ready, ServedModel, Slot};
 use crate::api::openapi;
 use crate::error::{Error, ErrorKind};
 use crate::http::error::Answered;
 use crate::http::exposition;
 use crate::http::state::{Opened, State};
+use crate::http::tokenize;
 
 /// The language model, the embedding model and the cross-encoder.
 pub async fn models(state: web::Data<State>) -> Answered {
@@ -33,6 +34,31 @@ fn known(opened: &Opened) -> Vec<ServedModel> {
     let language = ServedModel::new(&opened.model_id, Some(facts));
     let others = [Some(&opened.embedder_id), opened.reranker_id.as_ref()];
     [language].into_iter().chain(others.into_iter().flatten().map(|id| ServedModel::new(id, None))).collect()
+}
+
+/// What the language model is, as llama.cpp's clients ask.
+pub async fn props(state: web::Data<State>) -> Answered {
+    let opened = state.opened()?;
+    let info = tokenize::facts(opened);
+    Ok(HttpResponse::Ok().json(Props {
+        default_generation_settings: GenerationDefaults { n_ctx: opened.context },
+        total_slots: state.settings.max_batch,
+        model_alias: opened.model_id.clone(),
+        chat_template: info.chat_template,
+        bos_token: info.bos_token,
+        eos_token: info.eos_token,
+        modalities: Modalities::default(),
+        build_info: concat!("ragstone ", env!("CARGO_PKG_VERSION")).to_owned(),
+    }))
+}
+
+/// How many answers are being made.
+pub async fn slots(state: web::Data<State>) -> Answered {
+    let opened = state.opened()?;
+    let running = opened.ragstone.status().device.sequences;
+    let taken = running.loading + running.prefilling + running.decoding;
+    let slot = |id| Slot { id, n_ctx: opened.context, is_processing: id < taken };
+    Ok(HttpResponse::Ok().json((0..state.settings.max_batch).map(slot).collect::<Vec<_>>()))
 }
 
 /// Every setting, and where it comes from. For the data folder's owner.

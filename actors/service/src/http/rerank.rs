@@ -45,29 +45,8 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     if top_n == 0 {
         return Err(Error::invalid_field("top_n", "`top_n` must be at least 1").into());
     }
-    if extension.deadline_s == Some(0) {
-        return Err(Error::invalid_field("ragstone.deadline_s", "`deadline_s` must be at least 1").into());
-    }
-    let limit = Duration::from_secs(state.settings.deadline_s);
-    let asked = Rerank {
-        query,
-        documents: documents.clone(),
-        by,
-        reuse: extension.reuse,
-        tenant: Visitor::of(request)?.tenant(extension.tenant, "ragstone.tenant")?,
-        caller: caller(request),
-        deadline: extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit)),
-    };
-    let ragstone = opened.ragstone.clone();
-    let reranked = state.on_runtime(async move { ragstone.rerank(asked).await }).await?.map_err(|error| {
-        match (error.kind(), error.to_string()) {
-            (ErrorKind::InvalidInput, message) if message.starts_with("`query`") => {
-                Error::invalid_field("query", message)
-            }
-            (ErrorKind::InvalidInput, message) => Error::invalid_field("documents", message),
-            _ => error,
-        }
-    })?;
+    let asked = Asked { by, query, documents: documents.clone(), extension };
+    let reranked = asked.done(state, request, opened).await?;
     let item = |index: usize| RerankResult {
         index,
         relevance_score: reranked.relevance(index),
@@ -82,6 +61,46 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     }))
 }
 
+/// What is read with a query.
+pub struct Asked {
+    pub by: Option<RerankedBy>,
+    pub query: String,
+    pub documents: Vec<InlineDocument>,
+    pub extension: RerankExtension,
+}
+
+impl Asked {
+    /// How well each document answers the query.
+    ///
+    /// # Errors
+    /// `InvalidInput` that names `query` or `documents`. As the model says.
+    pub async fn done(self, state: &State, request: &HttpRequest, opened: &Opened) -> Result<Reranked> {
+        let Self { by, query, documents, extension } = self;
+        if extension.deadline_s == Some(0) {
+            return Err(Error::invalid_field("ragstone.deadline_s", "`deadline_s` must be at least 1"));
+        }
+        let limit = Duration::from_secs(state.settings.deadline_s);
+        let asked = Rerank {
+            query,
+            documents,
+            by,
+            reuse: extension.reuse,
+            tenant: Visitor::of(request)?.tenant(extension.tenant, "ragstone.tenant")?,
+            caller: caller(request),
+            deadline: extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit)),
+        };
+        let ragstone = opened.ragstone.clone();
+        let reranked = state.on_runtime(async move { ragstone.rerank(asked).await }).await?;
+        reranked.map_err(|error| match (error.kind(), error.to_string()) {
+            (ErrorKind::InvalidInput, message) if message.starts_with("`query`") => {
+                Error::invalid_field("query", message)
+            }
+            (ErrorKind::InvalidInput, message) => Error::invalid_field("documents", message),
+            _ => error,
+        })
+    }
+}
+
 fn plain(document: RerankDocument) -> InlineDocument {
     match document {
         RerankDocument::Text(text) => InlineDocument { text, ..InlineDocument::default() },
@@ -89,7 +108,7 @@ fn plain(document: RerankDocument) -> InlineDocument {
     }
 }
 
-fn usage(reranked: &Reranked) -> RerankUsage {
+pub fn usage(reranked: &Reranked) -> RerankUsage {
     RerankUsage {
         prompt_tokens: reranked.prompt_tokens,
         total_tokens: reranked.prompt_tokens,
@@ -98,7 +117,7 @@ fn usage(reranked: &Reranked) -> RerankUsage {
 }
 
 /// Who is to do it, by the name of its model; `None` and `default`: whoever is configured.
-fn reranker(fields: &mut Fields, opened: &Opened) -> Result<Option<RerankedBy>> {
+pub fn reranker(fields: &mut Fields, opened: &Opened) -> Result<Option<RerankedBy>> {
     let Some(name) = fields.take::<String>("model")?.filter(|name| name != "default") else { return Ok(None) };
     if opened.reranker_id.as_ref() == Some(&name) {
         return Ok(Some(RerankedBy::CrossEncoder));
@@ -112,7 +131,7 @@ fn reranker(fields: &mut Fields, opened: &Opened) -> Result<Option<RerankedBy>> 
     Err(Error::of_field(ErrorKind::NotFound, "model", message))
 }
 
-fn name_of(by: RerankedBy, opened: &Opened) -> &str {
+pub fn name_of(by: RerankedBy, opened: &Opened) -> &str {
     match (by, &opened.reranker_id) {
         (RerankedBy::CrossEncoder, Some(name)) => name,
         _ => &opened.model_id,

@@ -35,6 +35,7 @@ const TAKEN: &[&str] = &[
     "tools",
     "tool_choice",
     "parallel_tool_calls",
+    "reasoning",
     "store",
     "previous_response_id",
     "conversation",
@@ -53,7 +54,6 @@ const HINTS: &[&str] = &[
     "prompt_cache_retention",
     "truncation",
     "include",
-    "reasoning",
     "stream_options",
 ];
 
@@ -116,6 +116,9 @@ fn translate(mut fields: Fields, before: Before, input: Vec<Value>) -> Result<(F
         }
         chat.insert(own.to_owned(), value);
     }
+    let reasoning = fields.take::<Map<String, Value>>("reasoning")?.unwrap_or_default();
+    chat.insert("reasoning_effort".to_owned(), reasoning.get("effort").cloned().unwrap_or_default());
+    echo.insert("reasoning".to_owned(), reasoning.into());
     let tools = fields.take::<Vec<Value>>("tools")?.unwrap_or_default();
     echo.insert("tools".to_owned(), tools.clone().into());
     chat.insert("tools".to_owned(), tools.into_iter().map(nested).collect());

@@ -116,7 +116,7 @@ fn wanted(fields: &mut Fields) -> Result<Wanted> {
 async fn ids(ragstone: &Ragstone, wanted: Wanted, asks: Caller, deadline: Duration) -> Result<Vec<u32>> {
     match wanted {
         Wanted::Chat { messages, tools } => {
-            ragstone.prompt_tokens(Input::Chat { messages, tools, context: None }, asks, deadline).await
+            ragstone.prompt_tokens(Input::Chat { messages, tools, thinks: None, context: None }, asks, deadline).await
         }
         Wanted::Text { text, special, control } => {
             let tokenizer = ragstone.tokenizer().clone();
@@ -175,12 +175,16 @@ async fn detokenized(state: &State, asks: Caller, opened: &Opened, mut fields: F
 
 /// The special tokens and the chat template.
 pub async fn info(state: web::Data<State>) -> Answered {
-    let opened = state.opened()?;
+    Ok(HttpResponse::Ok().json(facts(state.opened()?)))
+}
+
+/// The same, as they are.
+pub fn facts(opened: &Opened) -> TokenizerInfo {
     let tokenizer = opened.ragstone.tokenizer();
     let special = tokenizer.special_tokens();
     // Some models name their end by its id alone.
     let end = || tokenizer.eos_ids().first().and_then(|id| tokenizer.token(*id));
-    Ok(HttpResponse::Ok().json(TokenizerInfo {
+    TokenizerInfo {
         bos_token: special.bos.clone(),
         eos_token: special.eos.clone().or_else(end),
         unk_token: special.unk.clone(),
@@ -188,5 +192,5 @@ pub async fn info(state: web::Data<State>) -> Answered {
         add_bos_token: tokenizer.bos_id().is_some(),
         chat_template: opened.ragstone.chat_template_source(),
         model_max_length: opened.context,
-    }))
+    }
 }

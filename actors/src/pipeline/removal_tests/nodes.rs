@@ -39,7 +39,7 @@ async fn ask(ragstone: &Ragstone) -> Vec<String> {
 async fn ask_over(ragstone: &Ragstone, words: &str, passages: usize) -> Vec<String> {
     let context = Context { collection: Some("c".into()), top_k: Some(passages), ..Context::default() };
     let messages = vec![ChatMessage::new("user", words)];
-    let input = Input::Chat { messages, tools: Vec::new(), context: Some(context) };
+    let input = Input::Chat { messages, tools: Vec::new(), thinks: None, context: Some(context) };
     let answer = answer(ragstone, question(input, Reuse::Auto, 2)).await;
     answer.citations.iter().map(|citation| citation.document_id.clone()).collect()
 }

@@ -73,7 +73,7 @@ async fn rerank(ragstone: &Ragstone, by: Option<RerankedBy>, reuse: Reuse, tenan
 
 async fn ask(ragstone: &Ragstone, context: Context) -> Answer {
     let messages = vec![ChatMessage::new("user", QUERY)];
-    let input = Input::Chat { messages, tools: Vec::new(), context: Some(context) };
+    let input = Input::Chat { messages, tools: Vec::new(), thinks: None, context: Some(context) };
     let answer = ragstone.answer(question(input, Reuse::Exact, 4)).await.unwrap().collect().await.unwrap();
     ragstone.settle().await;
     answer
@@ -98,7 +98,7 @@ async fn a_verdict_is_what_the_model_would_have_said_behind_the_passage() {
         for (index, document) in documents().into_iter().enumerate() {
             let context = Context { documents: vec![document], ..Context::default() };
             let messages = vec![ChatMessage::new("user", QUERY)];
-            let input = Input::Chat { messages, tools: Vec::new(), context: Some(context) };
+            let input = Input::Chat { messages, tools: Vec::new(), thinks: None, context: Some(context) };
             let mut asked = question(input, Reuse::Off, 1);
             asked.sampling.logprob_token_ids = verdicts.ids.clone();
             let mut answer = ragstone.answer(asked).await.unwrap();

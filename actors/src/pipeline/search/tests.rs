@@ -54,8 +54,12 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
 
 fn over(context: Context, words: &str) -> Question {
     let context = Context { collection: Some("world".into()), top_k: Some(1), ..context };
-    let input =
-        Input::Chat { messages: vec![ChatMessage::new("user", words)], context: Some(context), tools: Vec::new() };
+    let input = Input::Chat {
+        messages: vec![ChatMessage::new("user", words)],
+        context: Some(context),
+        tools: Vec::new(),
+        thinks: None,
+    };
     let mut question = question(input, Reuse::Exact, 8);
     question.sampling.ignore_eos = false;
     question

@@ -5,7 +5,7 @@ use ragstone_storage::segment::{Segment, SegmentKind};
 
 use super::*;
 use crate::budget::Budget;
-use crate::prompt::{PromptDate, assemble_chat};
+use crate::prompt::{Asked, Piece, PromptDate, PromptFormat, assemble_chat};
 
 /// As published models write conversations.
 const MODELS: [&str; 7] =
@@ -72,7 +72,7 @@ impl Writer {
             messages,
             &[],
             passages,
-            (&self.format, Task::Answer),
+            asked(&self.format, Task::Answer),
             layout,
             &self.tokenizer,
             &mut Budget::new(100_000),
@@ -286,7 +286,10 @@ fn marks_in_messages_and_templates_without_users_are_refused() {
         let layout = ChatLayout::new(ChatTemplate::new(source.into(), Default::default()).unwrap());
         let today = DAYS[0].parse().unwrap();
         let messages = [says("user", content), says("assistant", "b"), says("user", "c")];
-        layout.frame(&messages, &[], true, (&writer.format, Task::Answer), today, &writer.tokenizer).unwrap_err().kind()
+        layout
+            .frame(&messages, &[], true, asked(&writer.format, Task::Answer), today, &writer.tokenizer)
+            .unwrap_err()
+            .kind()
     };
     assert_eq!(frame("{{ messages[-1].content }}", "a\u{2}b"), ErrorKind::InvalidInput);
     for source in ["nobody", "{{ messages[0].content }}{{ messages[1].content }}", "{{ messages[-1].content }}"] {
@@ -323,6 +326,10 @@ fn an_answer_that_was_begun_goes_on_where_it_ends() {
     assert!(rendered("qwen_2_5", "").ends_with("<|im_start|>assistant\n"));
 }
 
+fn asked(format: &PromptFormat, task: Task) -> Asked<'_> {
+    Asked { format, task, thinks: None }
+}
+
 /// A verdict comes at once, behind the same root and passages as an answer.
 #[test]
 fn a_model_that_thinks_is_kept_from_it_where_it_judges() {
@@ -332,12 +339,27 @@ fn a_model_that_thinks_is_kept_from_it_where_it_judges() {
         let messages = [says("user", "Who?")];
         let mut budget = Budget::new(100_000);
         let layout = Some((&chat, DAYS[0].parse().unwrap()));
-        assemble_chat(&messages, &[], Some(&passages), (&writer.format, task), layout, &writer.tokenizer, &mut budget)
-            .unwrap()
+        assemble_chat(
+            &messages,
+            &[],
+            Some(&passages),
+            asked(&writer.format, task),
+            layout,
+            &writer.tokenizer,
+            &mut budget,
+        )
+        .unwrap()
     };
     let (answer, judge) = (segments(Task::Answer), segments(Task::Judge));
     assert_eq!(answer[..2], judge[..2]);
     let text = |segments: &[Segment]| writer.text(&segments[2..]);
     assert!(text(&judge).ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n"), "{}", text(&judge));
+    let kept_from_it = |thinks| {
+        let asked = Asked { thinks, ..asked(&writer.format, Task::Answer) };
+        let frame = chat.frame(&[says("user", "Who?")], &[], false, asked, DAYS[0].parse().unwrap(), &writer.tokenizer);
+        let tokens = Piece::encode(&frame.unwrap().question, &writer.tokenizer, &mut Budget::new(100_000)).unwrap();
+        writer.text(&Segment::of_text(&tokens)).contains("<think>\n\n</think>")
+    };
+    assert_eq!([Some(false), None, Some(true)].map(kept_from_it), [true, false, false]);
     assert!(text(&judge).contains("Say only yes or no.") && !text(&answer).contains("<think>"), "{}", text(&answer));
 }

@@ -225,6 +225,7 @@ impl Bench {
                 messages: vec![ChatMessage::new("user", words.join(" "))],
                 context: Some(context),
                 tools: Vec::new(),
+                thinks: None,
             },
             sampling: SamplingParams { temperature: 0.0, max_tokens, ignore_eos: true, ..SamplingParams::default() },
             answers: 1,

@@ -321,7 +321,7 @@ impl Asker<'_> {
         let message = ChatMessage::new("user", question);
         let context = Context { documents: documents.to_vec(), ..Context::default() };
         let question = Question {
-            input: Input::Chat { messages: vec![message], tools: Vec::new(), context: Some(context) },
+            input: Input::Chat { messages: vec![message], tools: Vec::new(), thinks: None, context: Some(context) },
             sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
             answers: 1,
             reuse: way.reuse,
