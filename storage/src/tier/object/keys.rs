@@ -309,7 +309,7 @@ mod tests {
         let zeros = "0".repeat(64);
         let padded = format!("{}=", &BASE64[..42]);
         let loose = format!("{}9=", &BASE64[..42]);
-        let bad = ["", "hunter2", &HEX[..62], &HEX.replace('1', "g"), &HEX.replace("1f", "é"), &zeros, &padded, &loose, &"!".repeat(44)];
+        let bad = ["", "hunter2", &HEX[..62], &HEX.replace('1', "g"), &HEX.replace("1F", "é"), &zeros, &padded, &loose, &"!".repeat(44)];
         for text in bad {
             let why = parse_secret(text).expect_err(text);
             assert!(text.is_empty() || !why.contains(text), "{why}");
