@@ -134,7 +134,9 @@ impl ObjectTier {
     ) -> Result<Self> {
         let keys = options.keys.read()?;
         if options.encrypt && keys.is_empty() {
-            return Err(Error::invalid_input("entries of the bucket are to be encrypted, and no key is named; name one"));
+            return Err(Error::invalid_input(
+                "entries of the bucket are to be encrypted, and no key is named; name one",
+            ));
         }
         Ok(Self {
             client: Arc::new(Client::new(store, options, env)?),

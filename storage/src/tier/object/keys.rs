@@ -161,7 +161,9 @@ impl KeySources {
         for source in &self.0 {
             let key = source.read()?;
             if keys.iter().any(|other| other.number == key.number) {
-                return Err(Error::invalid_input(format!("{source} holds a key of the bucket that was named before; name each once")));
+                return Err(Error::invalid_input(format!(
+                    "{source} holds a key of the bucket that was named before; name each once"
+                )));
             }
             keys.push(key);
         }
@@ -181,7 +183,8 @@ impl KeySource {
                     let is_long = std::fs::metadata(path)?.len() > MOST_FILE_BYTES;
                     if is_long { Ok(None) } else { std::fs::read_to_string(path).map(Some) }
                 };
-                let text = read().map_err(|error| bad(format!("the key of the bucket cannot be read: {error}; {MAKE_ONE}")))?;
+                let text = read()
+                    .map_err(|error| bad(format!("the key of the bucket cannot be read: {error}; {MAKE_ONE}")))?;
                 text.ok_or_else(|| bad(format!("the file is too long for a key of the bucket; {MAKE_ONE}")))?
             }
         };
@@ -196,7 +199,9 @@ fn parse_secret(text: &str) -> std::result::Result<[u8; SECRET_BYTES], String> {
     let bytes = match text.len() {
         64 => hex::decode(text).ok(),
         43 | 44 => base64(text),
-        length => return Err(format!("a key of the bucket has 64 hexadecimal digits, or 44 of base64; there are {length}")),
+        length => {
+            return Err(format!("a key of the bucket has 64 hexadecimal digits, or 44 of base64; there are {length}"));
+        }
     };
     let secret = bytes.and_then(|bytes: Vec<u8>| <[u8; SECRET_BYTES]>::try_from(bytes).ok());
     let secret = secret.ok_or("these are neither hexadecimal digits nor base64 of 32 bytes")?;
@@ -309,7 +314,17 @@ mod tests {
         let zeros = "0".repeat(64);
         let padded = format!("{}=", &BASE64[..42]);
         let loose = format!("{}9=", &BASE64[..42]);
-        let bad = ["", "hunter2", &HEX[..62], &HEX.replace('1', "g"), &HEX.replace("1F", "é"), &zeros, &padded, &loose, &"!".repeat(44)];
+        let bad = [
+            "",
+            "hunter2",
+            &HEX[..62],
+            &HEX.replace('1', "g"),
+            &HEX.replace("1F", "é"),
+            &zeros,
+            &padded,
+            &loose,
+            &"!".repeat(44),
+        ];
         for text in bad {
             let why = parse_secret(text).expect_err(text);
             assert!(text.is_empty() || !why.contains(text), "{why}");
@@ -331,7 +346,8 @@ mod tests {
         assert_eq!(serde_json::from_value::<KeySources>(named.into()).unwrap(), sources);
         assert_eq!("".parse::<KeySources>().unwrap(), KeySources::default());
 
-        let refused = |text: &str| text.parse::<KeySources>().and_then(|sources| sources.check()).unwrap_err().to_string();
+        let refused =
+            |text: &str| text.parse::<KeySources>().and_then(|sources| sources.check()).unwrap_err().to_string();
         assert!(refused(HEX).contains("file:PATH") && !refused(HEX).contains(HEX));
         assert!(refused("env:RAGSTONE_TEST_NO_SUCH_KEY").contains("openssl rand -hex 32"));
         assert!(refused(&format!("file:{}", dir.path().join("none").display())).contains("openssl rand"));

@@ -70,7 +70,8 @@ impl Listing<'_> {
 }
 
 fn too_many(below: &Path) -> Error {
-    let what = format!("object storage: more than {MOST_OBJECTS} objects are listed below {below}; look who writes them");
+    let what =
+        format!("object storage: more than {MOST_OBJECTS} objects are listed below {below}; look who writes them");
     Error::new(ErrorKind::Unavailable, what)
 }
 
@@ -81,7 +82,8 @@ impl ObjectTier {
     /// # Errors
     /// What the bucket says; `Unavailable` if it does not answer in time.
     pub fn probe(&self) -> Result<()> {
-        let (bucket, below) = (self.client.bucket.clone(), self.names.model(self.names.written(Space::Exact), &self.fingerprint));
+        let (bucket, below) =
+            (self.client.bucket.clone(), self.names.model(self.names.written(Space::Exact), &self.fingerprint));
         let mut names = bucket.store.list(Some(&below));
         let operation = Operation { doing: "reach the bucket", failpoint: "object.list", bytes: 0 };
         self.client.wait(async move {

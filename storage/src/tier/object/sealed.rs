@@ -127,7 +127,8 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, (names, name): (&Names, &N
     let codec = codec.ok_or_else(|| corrupt("the codec does not belong here"))?;
     let layers = u32_at(body, 8);
     let places_at = FIXED_BYTES.checked_add(u32_at(body, 12) as usize).filter(|at| *at <= body.len());
-    let (row, places) = places_at.map(|at| (&body[FIXED_BYTES..at], &body[at..])).ok_or_else(|| corrupt("no room for its row"))?;
+    let (row, places) =
+        places_at.map(|at| (&body[FIXED_BYTES..at], &body[at..])).ok_or_else(|| corrupt("no room for its row"))?;
     if places.len() as u64 != PLACE_BYTES as u64 * u64::from(layers) {
         return Err(corrupt("it has other places than layers"));
     }
@@ -137,7 +138,8 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, (names, name): (&Names, &N
     if header.layers != layers || !names.is_of(name, &header) {
         return Err(corrupt("it belongs to another entry"));
     }
-    let (frames, tags) = places_of(places, promise, codec, &header).ok_or_else(|| corrupt("its frames do not fill it"))?;
+    let (frames, tags) =
+        places_of(places, promise, codec, &header).ok_or_else(|| corrupt("its frames do not fill it"))?;
     Ok(Layout { header: Arc::new(header), codec, frames, seal: Some(Arc::new(FrameSeal { seal, tags })) })
 }
 

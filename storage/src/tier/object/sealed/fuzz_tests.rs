@@ -35,7 +35,9 @@ fn holds(input: &[u8], whole: &[Vec<u8>], name: &Name) -> bool {
         return understood;
     }
     let Ok(promise) = promise(&bytes, bytes.len() as u64, (&names, name)) else { return understood };
-    let Ok(layout) = decode(&bytes[..promise.header_bytes as usize], &promise, (&names, name)) else { return understood };
+    let Ok(layout) = decode(&bytes[..promise.header_bytes as usize], &promise, (&names, name)) else {
+        return understood;
+    };
     let mut at = promise.header_bytes;
     for (layer, place) in (0..).zip(&layout.frames) {
         assert!(place.start == at && place.end <= bytes.len() as u64);
@@ -53,7 +55,9 @@ fn holds(input: &[u8], whole: &[Vec<u8>], name: &Name) -> bool {
 fn any_object_is_refused_or_was_sealed() {
     let entry = entry_behind(Some(KvKey([9; 32])), &[1, 2, 3]);
     let name = name_of(&entry, Codec::Plain);
-    let seeds: Vec<Vec<u8>> =
-        [Codec::Plain, Codec::Zstd].into_iter().flat_map(|codec| KINDS.map(|kind| encoded(&entry, codec, kind).concat())).collect();
+    let seeds: Vec<Vec<u8>> = [Codec::Plain, Codec::Zstd]
+        .into_iter()
+        .flat_map(|codec| KINDS.map(|kind| encoded(&entry, codec, kind).concat()))
+        .collect();
     fuzz("sealed object", &seeds, |input| holds(input, &seeds, &name));
 }

@@ -47,7 +47,9 @@ fn entry() -> Entry {
 
 #[test]
 fn what_was_sealed_opens() {
-    for (codec, kind) in [Codec::Plain, Codec::Zstd, Codec::Q8].into_iter().flat_map(|codec| KINDS.map(|kind| (codec, kind))) {
+    for (codec, kind) in
+        [Codec::Plain, Codec::Zstd, Codec::Q8].into_iter().flat_map(|codec| KINDS.map(|kind| (codec, kind)))
+    {
         let entry = entry();
         let bytes = encoded(&entry, codec, kind).concat();
         let layout = read(&bytes, &name_of(&entry, codec)).unwrap();
@@ -96,13 +98,18 @@ fn what_is_sealed_for_another_place_does_not_open() {
         let room = |space, key| names().name(Room { space, key: Some(key) }, &MODEL, &entry.header().id());
         assert!(read(&bytes, &room(Space::Exact, second)).is_err(), "another key's name");
         assert!(read(&bytes, &room(Space::Lossy, name.room.key.unwrap())).is_err(), "among the lossy ones");
-        let under = |name: &Name, salt| encode(entry.header(), Codec::Plain, Codec::Plain.encode(&entry).unwrap(), (&names(), name), (kind, salt));
+        let under = |name: &Name, salt| {
+            encode(entry.header(), Codec::Plain, Codec::Plain.encode(&entry).unwrap(), (&names(), name), (kind, salt))
+        };
         let again = under(&name, &[4; SALT_BYTES]).unwrap().concat();
         let layout = read(&again, &name).unwrap();
         let start = layout.frames[0].start as usize;
         let spliced = [&again[..start], &bytes[start..]].concat();
         if kind == Seal::Encrypted {
-            assert!(frames(&spliced, &read(&spliced, &name).unwrap()).iter().all(Option::is_none), "frames of another sealing");
+            assert!(
+                frames(&spliced, &read(&spliced, &name).unwrap()).iter().all(Option::is_none),
+                "frames of another sealing"
+            );
         }
         // Layers that change their places, which are as long as each other.
         let (first, second) = (layout.frames[0].clone(), layout.frames[1].clone());
@@ -156,8 +163,11 @@ fn golden_bytes() {
         let bytes = encoded(&entry, Codec::Plain, kind).concat();
         (bytes.len(), blake3::hash(&bytes).to_hex()[..32].to_owned())
     };
-    assert_eq!(names().object(&name_of(&entry, Codec::Plain)).as_ref(), "kv/s1/67433ede89ab8637/d0b297b2170b48a3d17493d8a6c3a92dfea15f178ed000f9e9cce7f45ccf4707/\
-         a1103f2064468eb4b91b5fcd11531413/060d45cd51818515f9c5907ad7be07fa92c12e9ed3a8a846653872de6f25d832");
+    assert_eq!(
+        names().object(&name_of(&entry, Codec::Plain)).as_ref(),
+        "kv/s1/67433ede89ab8637/d0b297b2170b48a3d17493d8a6c3a92dfea15f178ed000f9e9cce7f45ccf4707/\
+         a1103f2064468eb4b91b5fcd11531413/060d45cd51818515f9c5907ad7be07fa92c12e9ed3a8a846653872de6f25d832"
+    );
     assert_eq!(digest(Seal::Authenticated), (824, "7fddaef3837c2c3d1ddf6e85fbd7218a".to_owned()));
     assert_eq!(digest(Seal::Encrypted), (840, "8e776150fbc1808ef94c2075642b0b10".to_owned()));
 }

@@ -12,7 +12,8 @@ const KINDS: [bool; 2] = [false, true];
 
 /// A tier with keys; the first writes. `encrypt`: not only authenticated.
 fn sealed(store: &Arc<dyn ObjectStore>, secrets: &[u8], encrypt: bool, codec: Codec) -> ObjectTier {
-    let options = ObjectOptions { keys: key_files(secrets), encrypt, timeout: Duration::from_millis(30), ..options(codec) };
+    let options =
+        ObjectOptions { keys: key_files(secrets), encrypt, timeout: Duration::from_millis(30), ..options(codec) };
     ObjectTier::over(store.clone(), Path::from("kv"), &options, MODEL, env()).unwrap()
 }
 
@@ -154,7 +155,10 @@ fn a_lie_about_one_layer_costs_that_layer() {
         let read: Vec<_> = (0..LAYERS).map(|layer| opened.frame(layer)).collect();
         assert_eq!(read.iter().filter(|frame| frame.is_err()).count(), 1, "{encrypt}");
         for (frame, wanted) in read.iter().zip(large.frames()) {
-            assert!(frame.as_ref().is_ok_and(|frame| frame == wanted) || frame.as_ref().is_err_and(|error| error.kind() == ErrorKind::Corrupt));
+            assert!(
+                frame.as_ref().is_ok_and(|frame| frame == wanted)
+                    || frame.as_ref().is_err_and(|error| error.kind() == ErrorKind::Corrupt)
+            );
         }
         assert_eq!((tier.counts().forged, tier.usage().forged), (1, 1));
     }
@@ -219,7 +223,12 @@ fn an_encrypted_bucket_says_neither_tokens_nor_tenants() {
         let all = objects(&store);
         let [(path, bytes)] = &all[..] else { panic!("one object") };
         let has = |wanted: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
-        let told = [has(b"a tenant's name"), has(&[4, 3, 2, 1, 8, 7, 6, 5]), has(&[0x3C; 32]), has(secret.header().key.as_bytes())];
+        let told = [
+            has(b"a tenant's name"),
+            has(&[4, 3, 2, 1, 8, 7, 6, 5]),
+            has(&[0x3C; 32]),
+            has(secret.header().key.as_bytes()),
+        ];
         assert_eq!(told, [!encrypt; 4]);
         // Names tell nothing of texts either way.
         assert!(!path.as_ref().contains(&secret.header().key.to_string()), "{path}");
@@ -258,7 +267,8 @@ fn who_has_no_key_misses_what_is_sealed_and_leaves_it() {
         }
         assert_eq!(listed(stranger), []);
         assert_eq!(stranger.count_beside().unwrap(), Beside { other_keys: 3, ..Beside::default() });
-        let collected = stranger.collect(&CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() }).unwrap();
+        let collected =
+            stranger.collect(&CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() }).unwrap();
         assert_eq!((collected.objects, collected.other_keys, collected.freed_bytes), (3, 3, 0), "{collected:?}");
         assert_eq!(stranger.counts().forged, 0, "it is others', and no forgery");
     }
@@ -405,11 +415,8 @@ fn collected_like_any_other() {
 fn what_an_entry_says_of_itself_is_bounded() {
     let store = memory();
     let env = env();
-    let header = EntryHeader {
-        compute_us: u64::MAX,
-        created_unix_ms: u64::MAX,
-        ..(**entry(None, &[1]).header()).clone()
-    };
+    let header =
+        EntryHeader { compute_us: u64::MAX, created_unix_ms: u64::MAX, ..(**entry(None, &[1]).header()).clone() };
     let forged = Entry::from_frames(Arc::new(header), entry(None, &[1]).frames().to_vec()).unwrap();
     let tier = tier_over(store, Codec::Plain, &env);
     tier.put(&Arc::new(forged)).unwrap();
@@ -419,7 +426,8 @@ fn what_an_entry_says_of_itself_is_bounded() {
 
 #[test]
 fn keys_that_cannot_be_used_are_refused() {
-    let open = |options: ObjectOptions| ObjectTier::over(memory(), Path::from("kv"), &options, MODEL, env()).unwrap_err();
+    let open =
+        |options: ObjectOptions| ObjectTier::over(memory(), Path::from("kv"), &options, MODEL, env()).unwrap_err();
     let missing = KeySources::files(["/nowhere/key".into()]);
     let error = open(ObjectOptions { keys: missing, ..options(Codec::Plain) });
     assert!(error.to_string().contains("/nowhere/key") && error.kind() == ErrorKind::InvalidInput, "{error}");
