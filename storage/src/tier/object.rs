@@ -48,6 +48,8 @@ use self::client::{Client, Operation};
 pub use self::codec::Codec;
 pub use self::collect::{CollectOptions, Collected};
 pub use self::keys::KeySources;
+#[cfg(test)]
+pub(crate) use self::keys::key_files;
 pub use self::measure::LoadTimes;
 use self::names::{Name, Names, Space};
 pub use self::options::{ConnectionOptions, ObjectOptions, connect};

@@ -277,7 +277,7 @@ impl<'de> Deserialize<'de> for KeySources {
 
 /// Files with a key each for tests, gone with the process's temporary folder; the same byte, the same key.
 #[cfg(test)]
-pub(super) fn key_files(secrets: &[u8]) -> KeySources {
+pub(crate) fn key_files(secrets: &[u8]) -> KeySources {
     let dir = tempfile::TempDir::new().unwrap().keep();
     let file = |secret: &u8| {
         let path = dir.join(secret.to_string());
