@@ -378,7 +378,7 @@ fn plan(found: &[Found], options: &CollectOptions, now_ms: u64) -> Vec<(usize, W
 
 /// Who stands behind whom.
 struct Family {
-    /// The readable objects of a key: one of each name space at most.
+    /// The readable objects of a key: one of each name space and key at most.
     of_key: HashMap<KvKey, Vec<usize>>,
     /// When an object, or anything behind it, was written last.
     youngest_ms: Vec<u64>,
