@@ -27,11 +27,12 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// `None` where the settings bound nothing, or want no collection.
+    /// `None` where the settings bound nothing and change no key, or want no collection.
     pub fn new(settings: &Settings, object: Option<&Arc<ObjectTier>>, env: Env) -> Option<Arc<Self>> {
         let interval = Duration::from_secs(settings.object_gc_interval_s);
         let is_bounded = settings.object_ttl_s > 0 || settings.object_max_bytes > 0;
-        let object = Arc::downgrade(object.filter(|_| is_bounded && !interval.is_zero())?);
+        let is_wanted = |object: &&Arc<ObjectTier>| is_bounded || object.reseals();
+        let object = Arc::downgrade(object.filter(is_wanted).filter(|_| !interval.is_zero())?);
         let options = CollectOptions { ttl: settings.object_ttl(), ..CollectOptions::default() };
         let last = Mutex::new(env.stopwatch());
         Some(Arc::new(Self { object, options, interval, env, last }))
@@ -67,6 +68,12 @@ impl Collector {
         let collected = object.collect_while(&self.options, wanted);
         let collected = collected.inspect_err(|error| tracing::warn!(%error, "the bucket was not collected")).ok()?;
         metrics::counter!("ragstone_object_collected_bytes_total").increment(collected.freed_bytes);
+        if collected.other_keys > 0 {
+            tracing::info!(
+                entries = collected.other_keys,
+                "entries of the bucket are sealed by keys that this node does not have"
+            );
+        }
         if collected.freed_bytes > 0 {
             tracing::info!(
                 freed_bytes = collected.freed_bytes,
@@ -148,7 +155,15 @@ mod tests {
         let collects = |settings: &Settings| Collector::new(settings, Some(&object), env.clone()).is_some();
         assert!(collects(&settings()));
         assert!(collects(&Settings { object_ttl_s: 0, object_max_bytes: 1, ..settings() }));
-        assert!(!collects(&Settings { object_ttl_s: 0, ..settings() }));
+        let unbounded = Settings { object_ttl_s: 0, ..settings() };
+        assert!(!collects(&unbounded));
+        // What lies under a key that is on its way out is sealed anew.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "07".repeat(31) + "08").unwrap();
+        let keys = format!("file:{}", file.path().display()).parse().unwrap();
+        let changing = Settings { object_keys: keys, object_accept_unsealed: true, ..unbounded };
+        let tier = Arc::new(ObjectTier::open(&changing.object().unwrap(), MODEL, env.clone()).unwrap());
+        assert!(Collector::new(&changing, Some(&tier), env.clone()).is_some());
         assert!(!collects(&Settings { object_gc_interval_s: 0, ..settings() }));
         assert!(Collector::new(&settings(), None, env.clone()).is_none());
     }

@@ -14,7 +14,7 @@ use ragstone_kernels::simd;
 use ragstone_storage::cost::Prices;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::AdmissionRule;
-use ragstone_storage::tier::object::{Codec, ConnectionOptions, ObjectOptions};
+use ragstone_storage::tier::object::{Codec, ConnectionOptions, KeySources, ObjectOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{EngineOptions, Lookup};
@@ -66,6 +66,13 @@ pub struct Settings {
     /// How KV is written into the bucket: `plain`; `zstd`, compressed without loss; or `q8`, 8 bits an element: about half
     /// of bf16, and only close to what was computed. What is read from there is then blended, never reused as it is.
     pub object_codec: Codec,
+    /// Where the keys stand that entries of the bucket are sealed by, as `file:PATH` or `env:VARIABLE`: the first seals what is written,
+    /// each opens what is read, and what none of them opens is not used. None given: nothing is sealed.
+    pub object_keys: KeySources,
+    /// Whether what is written into the bucket is encrypted, too, so that nobody without a key can read it.
+    pub object_encrypt: bool,
+    /// Whether entries of the bucket that are not sealed are used although there are keys: while a bucket changes over to them.
+    pub object_accept_unsealed: bool,
     /// Entries of the bucket that are older leave it, in seconds; 0: none leaves for its age.
     pub object_ttl_s: u64,
     /// The oldest entries leave the bucket until it holds no more bytes, those of all models together; a larger entry is not
@@ -180,6 +187,9 @@ impl Default for Settings {
             corpus_interval_ms: 1000,
             object_options: ConnectionOptions::default(),
             object_codec: Codec::Plain,
+            object_keys: KeySources::default(),
+            object_encrypt: false,
+            object_accept_unsealed: false,
             object_ttl_s: 0,
             object_max_bytes: 0,
             object_gc_interval_s: 3600,
@@ -263,16 +273,32 @@ impl Settings {
         if self.object_url.is_none() && (self.object_ttl_s > 0 || self.object_max_bytes > 0) {
             return bad("object_ttl_s", "and `object_max_bytes` have no meaning without `object_url`");
         }
+        if self.object_keys.is_empty() && self.object_encrypt {
+            return bad("object_encrypt", "wants a key to encrypt by: name one in `object_keys`");
+        }
+        if self.object_keys.is_empty() && self.object_accept_unsealed {
+            return bad("object_accept_unsealed", "has no meaning without `object_keys`: nothing is sealed then");
+        }
         self.prompt.validate()
     }
 
     /// The bucket, if there is one.
     pub fn object(&self) -> Option<ObjectOptions> {
-        let url = self.object_url.as_ref()?;
-        let (options, codec) = (self.object_options.clone(), self.object_codec);
-        let timeout = Duration::from_millis(self.object_timeout_ms);
-        let capacity_bytes = self.object_max_bytes;
-        Some(ObjectOptions { options, codec, timeout, capacity_bytes, ..ObjectOptions::new(url) })
+        self.object_url.as_ref().map(|url| self.object_at(url))
+    }
+
+    /// A bucket, used as these settings say.
+    pub fn object_at(&self, url: &str) -> ObjectOptions {
+        ObjectOptions {
+            options: self.object_options.clone(),
+            codec: self.object_codec,
+            keys: self.object_keys.clone(),
+            encrypt: self.object_encrypt,
+            accept_unsealed: self.object_accept_unsealed,
+            timeout: Duration::from_millis(self.object_timeout_ms),
+            capacity_bytes: self.object_max_bytes,
+            ..ObjectOptions::new(url)
+        }
     }
 
     /// The bucket of the corpus, if it is in one.

@@ -9,10 +9,9 @@ use ragstone_env::mebibytes;
 use ragstone_kv_serve::{Blocks, BlocksOptions, Client, NamespaceStatus, Reply, Request, Server, Status};
 use ragstone_service::config::Config;
 use ragstone_storage::policy::PolicyKind;
-use ragstone_storage::tier::object::ObjectOptions;
 use ragstone_terminal::{output, table};
 
-use crate::cli::serve::Stop;
+use crate::cli::serve::{Stop, check_keys};
 use crate::error::{Error, Result};
 
 /// How long the daemon may take to answer a command: to evict it may have to ask the bucket for every object.
@@ -95,11 +94,11 @@ async fn serve(config: &Config, args: Args) -> Result<()> {
         Some(dir) => dir,
         None => config.data()?.join("kv-serve"),
     };
-    let of_settings = config.settings.object();
     let object = match args.object_url {
-        Some(url) => Some(ObjectOptions { url, ..of_settings.unwrap_or_else(|| ObjectOptions::new("")) }),
-        None => of_settings,
+        Some(url) => Some(config.settings.object_at(&url)),
+        None => config.settings.object(),
     };
+    check_keys(config)?;
     let options = BlocksOptions {
         host_bytes: args.host_bytes,
         disk_bytes: args.disk_bytes,

@@ -106,12 +106,19 @@ async fn close(service: Service, otlp: Option<&Otlp>) -> Result<()> {
 
 /// The bucket of the settings; one that cannot be used as it is written is refused before anything is touched.
 pub fn bucket(config: &Config) -> Result<Option<ObjectTier>> {
+    check_keys(config)?;
     let open = |options| {
         // It is asked whether it is there, and that is the same for every model.
         let tier = ObjectTier::open(&options, Fingerprint([0; 32]), Env::from_environment()?);
         tier.map_err(|error| Error::invalid_input(format!("setting `object_url`: {error}")))
     };
     config.settings.object().map(open).transpose()
+}
+
+/// The keys of the bucket are there, and are keys: without them nothing of it could be used.
+pub fn check_keys(config: &Config) -> Result<()> {
+    let checked = config.settings.object_keys.check();
+    checked.map_err(|error| Error::invalid_input(format!("setting `object_keys`: {error}")))
 }
 
 /// A node starts without its bucket, and takes it up when it comes back; whoever starts it should know.

@@ -389,6 +389,8 @@ mod fault_tests;
 
 #[cfg(test)]
 mod forged_tests;
+#[cfg(test)]
+mod sealed_tests;
 
 #[cfg(test)]
 mod invalidate_tests;

@@ -65,6 +65,7 @@ mod s3;
 #[path = "../s3_server/mod.rs"]
 mod s3_server;
 mod schemas;
+mod sealed;
 mod search;
 mod settings;
 mod sharing;

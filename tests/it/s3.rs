@@ -9,11 +9,16 @@ use crate::harness::{Folder, Service, WORLD};
 use crate::s3_server::S3Server;
 
 /// A bucket that nodes share.
-struct Bucket(S3Server);
+pub struct Bucket(S3Server);
 
 impl Bucket {
-    fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         S3Server::start().map(Self)
+    }
+
+    /// The address of one of its objects, which the server gives and takes without credentials.
+    pub fn address(&self, path: &str) -> String {
+        format!("{}/bucket/{path}", self.0.endpoint)
     }
 
     /// A node on a folder of its own, with the sample documents, that keeps and loads everything.
@@ -21,7 +26,7 @@ impl Bucket {
         self.node_with(folder, &["--set", "kv_admission=always"]).await
     }
 
-    async fn node_with(&self, folder: &Folder, more: &[&str]) -> Service {
+    pub async fn node_with(&self, folder: &Folder, more: &[&str]) -> Service {
         let endpoint = format!("object_options.endpoint={}", self.0.endpoint);
         // Without the device's cache, whose hits would hide the slower tiers'.
         let no_cache = "device_cache=false";
@@ -38,7 +43,7 @@ impl Bucket {
     }
 }
 
-async fn ask(service: &Service) -> (Value, Value) {
+pub async fn ask(service: &Service) -> (Value, Value) {
     let body = json!({
         "messages": [{ "role": "user", "content": "What does Calbet Works make?" }], "temperature": 0, "max_tokens": 16,
         "ragstone": { "collection": "world", "top_k": 4, "reuse": "exact" },
@@ -48,18 +53,18 @@ async fn ask(service: &Service) -> (Value, Value) {
 }
 
 /// The tier of every load; there must be some.
-fn tiers(report: &Value) -> Vec<&str> {
+pub fn tiers(report: &Value) -> Vec<&str> {
     let loads = report["loads"].as_array().unwrap();
     assert!(!loads.is_empty(), "{report}");
     loads.iter().map(|load| load["tier"].as_str().unwrap()).collect()
 }
 
-async fn store_status(service: &Service) -> Value {
+pub async fn store_status(service: &Service) -> Value {
     service.get("/v1/cache/status").await.1["store"].clone()
 }
 
 /// Waits until everything that is to go to the bucket is there.
-async fn uploaded(service: &Service) {
+pub async fn uploaded(service: &Service) {
     let begun = Stopwatch::start();
     loop {
         let status = store_status(service).await;

@@ -116,7 +116,7 @@ impl Blocks {
         let is_bounded =
             options.object_ttl.is_some() || options.object.as_ref().is_some_and(|object| object.capacity_bytes > 0);
         let collect = CollectOptions { ttl: options.object_ttl, ..CollectOptions::default() };
-        let object = object.filter(|_| is_bounded).map(|object| (object, collect));
+        let object = object.filter(|object| is_bounded || object.reseals()).map(|object| (object, collect));
         Ok(Self {
             store,
             object,
@@ -351,7 +351,7 @@ impl Blocks {
         self.store.write_uses();
     }
 
-    /// Removes from the bucket what is too old or too much, where it is bounded. BLOCKS, for minutes where the bucket is large.
+    /// Removes from the bucket what is too old or too much, where it is bounded, and seals anew what a key that is on its way out sealed. BLOCKS, for minutes where the bucket is large.
     pub fn collect(&self, wanted: &dyn Fn() -> bool) {
         let Some((object, options)) = &self.object else { return };
         if let Err(error) = object.collect_while(options, wanted) {

@@ -133,6 +133,19 @@ pub const TABLE: &[Definition] = &[
         "object_codec",
         "How KV is written to the bucket: `plain`, `zstd`, or `q8`, which keeps 8 bits and is used for blending only.",
     ),
+    setting(
+        "object_keys",
+        "Keys that entries of the bucket are sealed by, as `file:PATH` or `env:VARIABLE`, each with 32 bytes in hexadecimal digits or base64; \
+         several with commas. The first seals what is written, each opens what is read, and what none opens is computed again. See \
+         docs/operating.md.",
+    )
+    .by_default("none: nothing is sealed"),
+    setting("object_encrypt", "Encrypt what is written to the bucket, too (AES-256-GCM), so that nobody without a key reads it."),
+    setting(
+        "object_accept_unsealed",
+        "Use entries of the bucket that are not sealed although there are keys, and seal them: while a bucket changes over, if you trust \
+         who wrote them.",
+    ),
     setting("object_ttl_s", "Entries that are older leave the bucket, in seconds.").by_default("0: no bound"),
     setting("object_max_bytes", "The oldest entries leave the bucket when it has more bytes.").by_default("0: no bound"),
     setting("object_gc_interval_s", "How often this node removes from the bucket what is over these bounds, in seconds; 0 is never."),

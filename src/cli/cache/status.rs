@@ -92,8 +92,10 @@ fn blends(blend: &Blend) -> String {
 fn tier_row(tier: Tier, status: Option<&TierStatus>) -> String {
     let name = tier.name();
     let Some(status) = status else { return format!("{name:<6} {:>9}\n", "off") };
-    let TierStatus { entries, bytes, capacity_bytes, hits, misses, corrupt, evicted, refused, failed, declined } =
-        status;
+    // `forged` is told by `ragstone doctor`.
+    let TierStatus {
+        entries, bytes, capacity_bytes, hits, misses, corrupt, evicted, refused, failed, declined, ..
+    } = status;
     let bound = match capacity_bytes {
         0 => "-".to_owned(),
         bytes => format!("{:.1}", mebibytes(*bytes)),

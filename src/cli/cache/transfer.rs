@@ -103,6 +103,11 @@ fn summary(done: &CopiedEntries, verb: &str) -> String {
             "is of another model; run the command with --model",
             "are of other models; run the command with --model",
         ),
+        (
+            copied.other_keys,
+            "is not sealed by one of `object_keys`; name its key, or set object_accept_unsealed for what has no seal",
+            "are not sealed by one of `object_keys`; name their keys, or set object_accept_unsealed for what has no seal",
+        ),
     ] {
         if number > 0 {
             let _ = writeln!(out, "{}", output::count(number, one, many));

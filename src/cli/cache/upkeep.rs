@@ -133,6 +133,15 @@ fn collected(done: &CollectedGarbage) -> String {
             object.left_orphaned,
             object.left_damaged,
         );
+        for (number, what) in [
+            (object.resealed, "sealed by the first key"),
+            (object.unsealed, "in the bucket without a seal"),
+            (object.other_keys, "in the bucket, sealed by keys that this node does not have"),
+        ] {
+            if number > 0 {
+                let _ = writeln!(out, "{} {what}", output::count(number, "entry", "entries"));
+            }
+        }
     }
     out
 }

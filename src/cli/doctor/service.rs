@@ -74,7 +74,7 @@ fn of_status(Status { blend, store, .. }: &Status) -> Vec<Finding> {
     let before = findings.len();
     let tiers =
         [(Tier::Host, Some(&store.host)), (Tier::Disk, Some(&store.disk)), (Tier::Object, store.object.as_ref())];
-    for (tier, TierStatus { corrupt, failed, .. }) in
+    for (tier, TierStatus { corrupt, failed, forged, .. }) in
         tiers.into_iter().filter_map(|(tier, status)| Some((tier, status?)))
     {
         if *corrupt > 0 {
@@ -82,6 +82,13 @@ fn of_status(Status { blend, store, .. }: &Status) -> Vec<Finding> {
                 format!("{corrupt} of what was read from {tier} since the start was damaged, and computed again");
             let advice = "look after the medium; `ragstone cache verify` reads everything and removes what is damaged";
             findings.push(Finding::warning("store", found, advice));
+        }
+        if *forged > 0 {
+            let found = format!(
+                "{forged} headers and layers of the bucket were not what somebody with a key sealed; none was used"
+            );
+            let advice = "look who can write to the bucket; keys that differ between nodes are not the reason, their entries are not even looked at";
+            findings.push(Finding::problem("store", found, advice));
         }
         if *failed > 0 {
             let found = format!("{failed} reads or writes of {tier} failed since the start");

@@ -220,6 +220,7 @@ impl Tiers {
             hits: read(&counts.hits),
             misses: read(&counts.misses),
             corrupt: read(&counts.corrupt),
+            forged: usage.forged,
             evicted: usage.evicted,
             refused: usage.refused,
             failed: read(&counts.failed),

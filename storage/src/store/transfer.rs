@@ -37,6 +37,9 @@ pub struct Copied {
     pub not_whole: u64,
     /// Of other models than the one in use.
     pub other_models: u64,
+    /// Sealed by a key that this node does not have, or, where it has one, not sealed at all.
+    #[serde(default)]
+    pub other_keys: u64,
 }
 
 /// Which entries to copy, parents first. Nothing is copied yet.
@@ -68,12 +71,13 @@ impl CopyPlan {
     pub fn leaving_out(mut self, beside: Beside) -> Self {
         self.so_far.other_models += beside.other_models;
         self.so_far.not_whole += beside.lossy;
+        self.so_far.other_keys += beside.other_keys;
         self
     }
 
     /// What the copy would do, as far as that is known beforehand.
     pub fn preview(&self) -> Copied {
-        Copied { bytes: self.entries.iter().map(|(_, bytes)| bytes).sum(), ..self.so_far }
+        Copied { bytes: self.entries.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)), ..self.so_far }
     }
 
     fn run(

@@ -332,6 +332,7 @@ impl EntryTier for DiskTier {
             capacity_bytes: index.capacity_bytes(),
             evicted: index.evicted(),
             refused: index.refused(),
+            forged: 0,
         }
     }
 

@@ -134,6 +134,7 @@ impl EntryTier for HostTier {
             capacity_bytes: usage.capacity_bytes,
             evicted: usage.evicted,
             refused: state.residents.refused,
+            forged: 0,
         }
     }
 

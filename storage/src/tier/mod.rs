@@ -203,6 +203,9 @@ pub struct TierUsage {
     pub evicted: u64,
     /// Entries that were not taken: larger than the tier, or no room beside what is pinned.
     pub refused: u64,
+    /// Headers and layers of sealed entries that were refused: nobody with one of this node's keys wrote them so.
+    #[serde(default)]
+    pub forged: u64,
 }
 
 /// What a tier holds, and how it answered.
@@ -221,6 +224,8 @@ pub struct TierStatus {
     pub misses: u64,
     /// Frames or rows that failed verification.
     pub corrupt: u64,
+    /// As [`TierUsage::forged`].
+    pub forged: u64,
     /// As [`TierUsage::evicted`].
     pub evicted: u64,
     /// As [`TierUsage::refused`].

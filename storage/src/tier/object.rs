@@ -1,12 +1,12 @@
 //! Object storage: entries in a bucket that any number of nodes share without knowing of each other.
 //!
-//! One object is one entry (`object/layout.rs` draws names and bytes): a header with the entry row and the place of every
-//! frame, then the frames. Entries are immutable and their names follow from their content, so nodes need no coordination:
+//! One object is one entry (`object/names.rs` draws names, `object/layout.rs` and `object/sealed.rs` bytes): a header with the entry
+//! row and the place of every frame, then the frames. Entries are immutable and their names follow from their content, so nodes need no coordination:
 //! an object is created or it is there already; it is whole or it is not there; whatever it holds is verified by whoever
 //! reads it.
 //!
 //! ```text
-//! put      encode (codec.rs) -> create-only PUT; an error that left the object there counts as stored
+//! put      encode (codec.rs), seal (sealed.rs) -> create-only PUT; an error that left the object there counts as stored
 //! open     one ranged GET of the first 64 KiB: the header, and the whole object if it is small
 //! frame    ranged GETs of about 4 MiB, the next ones while the last is used (reader.rs)
 //! collect  TTL, size bound, orphans, damage (collect.rs); nothing young, so that writers elsewhere are safe
@@ -14,24 +14,31 @@
 //! Every operation passes `client.rs`: a bounded number at once, a deadline, a breaker (`breaker.rs`) that answers
 //! `Unavailable` at once while the bucket is dead, and counts. Clouds' requests are retried with jitter below that.
 //! The bucket is a cache's last tier: an entry may be gone at any time, and then it is computed again.
+//! With keys, whoever can write to the bucket and has none of them can make entries be missed, and no more.
 
 mod breaker;
 mod client;
 mod codec;
 mod collect;
+mod keys;
 mod layout;
 mod listing;
 mod measure;
+mod names;
 mod options;
 mod q8;
 mod reader;
 mod requests;
+mod reseal;
+mod seal;
+mod sealed;
 mod shared;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use object_store::ObjectStore;
 use object_store::path::Path;
 
@@ -40,14 +47,17 @@ pub use self::client::ObjectCounts;
 use self::client::{Client, Operation};
 pub use self::codec::Codec;
 pub use self::collect::{CollectOptions, Collected};
-use self::layout::{Name, Names, Space};
+pub use self::keys::KeySources;
+#[cfg(test)]
+pub(crate) use self::keys::key_files;
 pub use self::measure::LoadTimes;
+use self::names::{Name, Names, Space};
 pub use self::options::{ConnectionOptions, ObjectOptions, connect};
-use self::reader::ObjectEntry;
 pub(crate) use self::reader::SPAN_BYTES;
-use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
+use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_first};
+use self::seal::Seal;
 pub use self::shared::Beside;
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
@@ -63,14 +73,16 @@ const MOST_KNOWN: usize = 1 << 20;
 /// Entries in a bucket, for one model. Cheap to share; calls BLOCK, on any thread, and no lock is held meanwhile.
 pub struct ObjectTier {
     client: Arc<Client>,
-    names: Names,
+    names: Arc<Names>,
     fingerprint: Fingerprint,
     codec: Codec,
+    /// How what is written is sealed, where there is a key.
+    seal: Seal,
     capacity_bytes: u64,
     /// Entries whose deletion failed: this node does not find them any more.
     hidden: Mutex<HashSet<Name>>,
     /// Entries that this node wrote, or whose header it read for the collector; what is known of one never changes.
-    known: Mutex<HashMap<KvKey, Known>>,
+    known: Mutex<HashMap<Name, Known>>,
     /// Of each name space.
     seen: Mutex<[Seen; Space::ALL.len()]>,
     evicted: AtomicU64,
@@ -87,6 +99,8 @@ struct Seen {
 /// What the collector and the counts want to know of an entry.
 #[derive(Debug, Clone, Copy)]
 struct Known {
+    /// A sealed object's name does not say it.
+    key: KvKey,
     parent: Option<KvKey>,
     /// Frames and row.
     bytes: u64,
@@ -112,7 +126,7 @@ impl ObjectTier {
     /// The same over a store that is there already; the options' URL is not used.
     ///
     /// # Errors
-    /// `Unavailable` if no thread can be started.
+    /// `InvalidInput` for keys that cannot be read; `Unavailable` if no thread can be started.
     pub fn over(
         store: Arc<dyn ObjectStore>,
         prefix: Path,
@@ -120,11 +134,18 @@ impl ObjectTier {
         fingerprint: Fingerprint,
         env: Env,
     ) -> Result<Self> {
+        let keys = options.keys.read()?;
+        if options.encrypt && keys.is_empty() {
+            return Err(Error::invalid_input(
+                "entries of the bucket are to be encrypted, and no key is named; name one",
+            ));
+        }
         Ok(Self {
             client: Arc::new(Client::new(store, options, env)?),
-            names: Names::new(prefix),
+            names: Arc::new(Names::new(prefix, keys, options.accept_unsealed)),
             fingerprint,
             codec: options.codec,
+            seal: if options.encrypt { Seal::Encrypted } else { Seal::Authenticated },
             capacity_bytes: options.capacity_bytes,
             hidden: Mutex::default(),
             known: Mutex::default(),
@@ -144,25 +165,38 @@ impl ObjectTier {
         self.client.bucket.is_up()
     }
 
+    /// Where this node writes an entry of its model.
     fn name(&self, space: Space, id: &EntryId) -> Name {
-        Name { space, fingerprint: self.fingerprint, id: *id }
+        self.names.name(self.names.written(space), &self.fingerprint, id)
     }
 
-    /// Starts reading a header; `None` for one that this node removed.
-    fn start_open(&self, name: &Name) -> Option<client::Pending<Option<Opened>>> {
-        if self.hidden().contains(name) {
+    /// Where this node looks for an entry of its model.
+    fn names_read(&self, space: Space, id: &EntryId) -> Vec<Name> {
+        self.names.read(space).map(|room| self.names.name(room, &self.fingerprint, id)).collect()
+    }
+
+    /// Whether an object is of this node's model, as far as its name says.
+    fn is_ours(&self, name: &Name) -> bool {
+        self.names.reads(name.room) && self.names.fingerprint(name.room, &self.fingerprint) == name.fingerprint
+    }
+
+    /// Starts reading the header of the first of these that is there; `None` where this node removed all of them.
+    fn start_open(&self, mut asked: Vec<Name>) -> Option<client::Pending<Option<Opened>>> {
+        {
+            let hidden = self.hidden();
+            asked.retain(|name| !hidden.contains(name));
+        }
+        if asked.is_empty() {
             return None;
         }
-        let (bucket, path, name) = (self.client.bucket.clone(), self.names.object(name), *name);
+        let (bucket, names) = (self.client.bucket.clone(), self.names.clone());
         let operation =
             Operation { doing: "read an entry's header", failpoint: "object.get_header", bytes: FIRST_READ_BYTES };
-        Some(self.client.start(async move { bucket.operate(operation, read_header(&bucket, path, &name)).await }))
+        Some(self.client.start(async move { bucket.operate(operation, read_first(&bucket, &names, &asked)).await }))
     }
 
     fn opened(&self, opened: Result<Option<Opened>>) -> Result<Option<Arc<dyn TierEntry>>> {
-        let Some(Opened { path, etag, layout, whole }) = opened? else { return Ok(None) };
-        let entry = ObjectEntry::new(self.client.clone(), path, etag, layout, whole.as_ref());
-        Ok(Some(Arc::new(entry)))
+        Ok(opened?.map(|opened| Arc::new(self.entry(&opened)) as Arc<dyn TierEntry>))
     }
 
     /// Starts deleting an object; the bytes it had, `None` if it was not there.
@@ -183,11 +217,10 @@ impl ObjectTier {
         match removal.wait() {
             Ok(object) => {
                 self.hidden().remove(name);
-                // It stays known: the other name space may have it, too, and counts it by the same bytes.
-                let known = self.known().get(&name.id.key).map(|known| known.bytes);
+                let known = self.known().get(name).map(|known| known.bytes);
                 let bytes = object.map(|bytes| known.unwrap_or(bytes));
-                if let Some(bytes) = bytes.filter(|_| name.fingerprint == self.fingerprint) {
-                    self.seen()[name.space as usize].remove(bytes);
+                if let Some(bytes) = bytes.filter(|_| self.is_ours(name)) {
+                    self.seen()[name.room.space as usize].remove(bytes);
                 }
                 Ok(bytes)
             }
@@ -208,12 +241,12 @@ impl ObjectTier {
         hidden.insert(name);
     }
 
-    fn learn(&self, key: KvKey, known: Known) {
+    fn learn(&self, name: Name, known: Known) {
         let mut all = self.known();
         if all.len() >= MOST_KNOWN {
             all.clear();
         }
-        all.insert(key, known);
+        all.insert(name, known);
     }
 
     fn hidden(&self) -> MutexGuard<'_, HashSet<Name>> {
@@ -224,8 +257,16 @@ impl ObjectTier {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<KvKey, Known>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pieces of an entry's object under a name, out of its frames as the codec writes them.
+    fn pieces(&self, header: &EntryHeader, codec: Codec, frames: Vec<Bytes>, name: &Name) -> Result<Vec<Bytes>> {
+        match name.room.key {
+            None => layout::encode(header, codec, frames),
+            Some(_) => sealed::encode(header, codec, frames, (&self.names, name), (self.seal, &seal::random_salt()?)),
+        }
     }
 
     fn refuse(&self) -> Put {
@@ -257,7 +298,10 @@ impl EntryTier for ObjectTier {
         if header.fingerprint != self.fingerprint {
             return Err(Error::invalid_input(format!("entry {} is another model's", header.key)));
         }
-        let pieces = match layout::encode(entry, self.codec) {
+        let space = Space::of(self.codec);
+        let name = self.name(space, &header.id());
+        let pieces = self.codec.encode(entry).and_then(|frames| self.pieces(header, self.codec, frames, &name));
+        let pieces = match pieces {
             Ok(pieces) => pieces,
             Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(self.refuse()),
             Err(error) => return Err(error),
@@ -266,8 +310,6 @@ impl EntryTier for ObjectTier {
         if bytes > MOST_OBJECT_BYTES || (self.capacity_bytes > 0 && bytes > self.capacity_bytes) {
             return Ok(self.refuse());
         }
-        let space = Space::of(self.codec);
-        let name = self.name(space, &header.id());
         if self.hidden().contains(&name) {
             // What could not be deleted before may be damaged: it makes room first.
             self.removed(&name, self.start_removal(name))?;
@@ -280,14 +322,14 @@ impl EntryTier for ObjectTier {
             return Ok(Put::AlreadyThere);
         }
         self.client.bucket.count_written(bytes);
-        let known = Known { parent: header.parent, bytes: header.total_bytes() };
-        self.learn(header.key, known);
+        let known = Known { key: header.key, parent: header.parent, bytes: header.total_bytes() };
+        self.learn(name, known);
         self.seen()[space as usize].add(known.bytes);
         Ok(Put::Stored { bytes: known.bytes })
     }
 
     fn open(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
-        let pending = self.start_open(&self.name(Space::Exact, id));
+        let pending = self.start_open(self.names_read(Space::Exact, id));
         self.opened(pending.map_or(Ok(None), client::Pending::wait))
     }
 
@@ -309,6 +351,7 @@ impl EntryTier for ObjectTier {
             capacity_bytes: self.capacity_bytes,
             evicted: self.evicted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            forged: self.client.bucket.counts().forged,
         }
     }
 

@@ -1,5 +1,9 @@
 //! Restarts: from disk, and from an empty disk with a bucket.
 
+use std::path::Path;
+
+use ragstone_storage::tier::object::KeySources;
+
 use super::*;
 
 #[test]
@@ -35,6 +39,52 @@ fn blocks_are_hit_from_the_bucket_by_a_machine_with_an_empty_disk() {
     assert_eq!((before.host.entries, before.object.unwrap().hits >= 2), (3, true));
     assert_eq!(engine.load(&[1, 2, 3]), [true; 3]);
     assert_eq!(engine.status().store.object.unwrap().hits, before.object.unwrap().hits);
+}
+
+/// Somebody who can write to the bucket, and has no key, changes every block in it: none of it reaches the engine.
+#[test]
+fn blocks_that_somebody_changed_in_a_sealed_bucket_are_misses() {
+    let bucket = TempDir::new().unwrap();
+    let key = bucket.path().join("key");
+    std::fs::write(&key, "17".repeat(31) + "18").unwrap();
+    let folder = bucket.path().join("bucket");
+    let sealed = |encrypt| {
+        let mut place = Place::new(PLENTY, PLENTY).with_bucket(&format!("file://{}", folder.display()));
+        let object = place.options.object.as_mut().unwrap();
+        (object.keys, object.encrypt) = (KeySources::files([key.clone()]), encrypt);
+        place
+    };
+    let first = sealed(true);
+    let daemon = first.daemon();
+    first.engine("e", &namespace()).store(&[1, 2]);
+    drop(daemon);
+    let second = sealed(false);
+    let daemon = second.daemon();
+    assert_eq!(second.engine("e", &namespace()).load(&[1, 2, 9]), [true, true, false]);
+    drop(daemon);
+    assert_eq!(change_files(&folder), 2);
+    let third = sealed(true);
+    let _daemon = third.daemon();
+    let mut engine = third.engine("e", &namespace());
+    assert_eq!(engine.load(&[1, 2]), [false; 2]);
+    assert_eq!(engine.status().store.object.unwrap().forged, 2);
+    engine.store(&[1, 2]);
+    assert_eq!(engine.load(&[1, 2]), [true; 2]);
+}
+
+/// Changes the last byte of every file below a folder; how many there are.
+fn change_files(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let change = |path: PathBuf| {
+        if path.is_dir() {
+            return change_files(&path);
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        1
+    };
+    entries.map(change).sum()
 }
 
 #[test]

@@ -48,6 +48,7 @@ fn publish(status: &Status) {
         metrics::counter!("ragstone_tier_failed_total", "tier" => name).absolute(tier.failed);
         metrics::counter!("ragstone_tier_declined_total", "tier" => name).absolute(tier.declined);
     }
+    metrics::counter!("ragstone_object_forged_total").absolute(store.object.map_or(0, |object| object.forged));
     for (name, queue) in [("disk", &store.to_disk), ("object", &store.to_object)] {
         metrics::gauge!("ragstone_write_behind_entries", "tier" => name).set(queue.entries as f64);
         metrics::counter!("ragstone_write_behind_dropped_total", "tier" => name).absolute(queue.dropped);

@@ -43,6 +43,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(Counter, "ragstone_loaded_bytes_total", &["tier"], "bytes of stored KV loaded, by tier"),
     metric(Counter, "ragstone_late_misses_total", &[], "loads that failed and were recomputed"),
     metric(Counter, "ragstone_object_collected_bytes_total", &[], "bytes that this node's collections took out of the bucket"),
+    metric(Counter, "ragstone_object_forged_total", &[], "headers and layers of the bucket that nobody with a key sealed so; none was used"),
     metric(Counter, "ragstone_precompute_dropped_total", &[], "pieces of background work that were not taken because too much waited"),
     metric(Counter, "ragstone_shed_total", &["worker"], "requests refused because a bounded queue was full, or their time would pass in it"),
     metric(Counter, "ragstone_preemptions_total", &["by"], "sequences that left the device for others, by swapping or to be computed again"),

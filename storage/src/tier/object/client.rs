@@ -41,6 +41,10 @@ pub struct ObjectCounts {
     pub read_bytes: u64,
     /// Bytes of entries written.
     pub written_bytes: u64,
+    /// Headers and layers of sealed entries that were not what somebody with this key sealed under this name: forged, replayed, changed or
+    /// damaged. None was used.
+    #[serde(default)]
+    pub forged: u64,
 }
 
 /// The runtime, and what its tasks share. Dropping it ends what is under way, on any thread.
@@ -73,6 +77,7 @@ struct Counts {
     shed: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
+    forged: AtomicU64,
 }
 
 /// What an operation is, for its failpoint, its deadline and its errors.
@@ -266,6 +271,18 @@ impl Bucket {
         }
     }
 
+    /// Counts what a sealed entry was refused for, and tells the first time what that means.
+    pub fn refused(&self, is_sealed: bool, error: Error) -> Error {
+        if is_sealed && error.kind() == ErrorKind::Corrupt && self.counts.forged.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::error!(
+                %error,
+                "an entry of the bucket is not what somebody with this key sealed: it was forged, changed or damaged. It is not used, computed \
+                 again, and removed there. Look who can write to the bucket; ragstone_object_forged_total counts the next ones"
+            );
+        }
+        error
+    }
+
     pub fn count_written(&self, bytes: u64) {
         self.counts.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -279,6 +296,7 @@ impl Bucket {
             shed: read(&self.counts.shed),
             read_bytes: read(&self.counts.read_bytes),
             written_bytes: read(&self.counts.written_bytes),
+            forged: read(&self.counts.forged),
         }
     }
 

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::client::{Operation, Pending};
-use super::layout::{Name, Space};
+use super::names::{Name, Space};
 use super::requests::{create, delete};
 use super::{Known, ObjectTier, Seen};
 use crate::key::KvKey;
@@ -55,6 +55,12 @@ pub struct Collected {
     pub foreign: u64,
     /// Entries that cannot be read, whether or not they are old enough to leave.
     pub damaged: u64,
+    /// Of the objects, those that are sealed by a key that this node does not have. They leave for age and size only.
+    pub other_keys: u64,
+    /// Of the objects, those that are not sealed, where this node has a key.
+    pub unsealed: u64,
+    /// Entries that this collection sealed by the first key, and which another one, or none, had sealed.
+    pub resealed: u64,
     /// Left because they could not be read.
     pub left_damaged: u64,
     /// Left because what stood before them is gone: nothing can find them.
@@ -73,6 +79,8 @@ pub struct Collected {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Found {
     name: Name,
+    /// Which its name does not say if it is sealed, and its header does.
+    key: KvKey,
     bytes: u64,
     modified_ms: u64,
     content: Content,
@@ -83,7 +91,7 @@ enum Content {
     /// Behind this parent.
     Behind(Option<KvKey>),
     Damaged,
-    /// Another model's: its parents are that model's business.
+    /// Another model's, or sealed by another key, or not sealed where that is not accepted: its parents are others' business.
     Foreign,
     /// It vanished between listing and reading.
     Gone,
@@ -123,6 +131,9 @@ impl ObjectTier {
                 go_on()?;
                 self.removed(&name, self.start_removal(name))?;
             }
+        }
+        if !options.dry_run {
+            collected.resealed = self.reseal(&go_on)?;
         }
         let found = self.find(&mut collected, &go_on)?;
         // Who may only read a bucket may ask what would leave.
@@ -208,20 +219,20 @@ impl ObjectTier {
     fn remember<'a>(&self, there: impl Iterator<Item = &'a Found>) {
         let mut seen = [Seen::default(); Space::ALL.len()];
         let mut known = self.known();
-        let mut keys = HashSet::new();
-        for object in there.filter(|object| object.name.fingerprint == self.fingerprint) {
-            let bytes = known.get(&object.name.id.key).map_or(object.bytes, |known| known.bytes);
-            seen[object.name.space as usize].add(bytes);
-            keys.insert(object.name.id.key);
+        let mut names = HashSet::new();
+        for object in there.filter(|object| self.is_ours(&object.name)) {
+            let bytes = known.get(&object.name).map_or(object.bytes, |known| known.bytes);
+            seen[object.name.room.space as usize].add(bytes);
+            names.insert(object.name);
         }
-        known.retain(|key, _| keys.contains(key));
+        known.retain(|name, _| names.contains(name));
         *self.seen() = seen;
     }
 
     fn find(&self, collected: &mut Collected, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<Found>> {
         let mut found = Vec::new();
-        for space in Space::ALL {
-            let mut listing = self.listing(self.names.space(space));
+        for folder in Space::ALL.into_iter().flat_map(|space| self.names.folders(space)) {
+            let mut listing = self.listing(folder);
             while let Some(objects) = listing.next()? {
                 go_on()?;
                 for object in &objects {
@@ -235,33 +246,44 @@ impl ObjectTier {
         self.read_parents(&mut found)?;
         found.retain(|object| object.content != Content::Gone);
         collected.objects = found.len() as u64;
-        collected.bytes = found.iter().map(|object| object.bytes).sum();
-        collected.other_models = found.iter().filter(|object| object.content == Content::Foreign).count() as u64;
+        collected.bytes = found.iter().fold(0, |sum: u64, object| sum.saturating_add(object.bytes));
+        for object in &found {
+            let room = object.name.room;
+            collected.unsealed += u64::from(room.key.is_none() && !self.names.is_plain());
+            match (self.names.reads(room), room.key) {
+                (true, _) => collected.other_models += u64::from(object.content == Content::Foreign),
+                (false, Some(_)) => collected.other_keys += 1,
+                (false, None) => {}
+            }
+        }
         collected.damaged = found.iter().filter(|object| object.content == Content::Damaged).count() as u64;
         Ok(found)
     }
 
     /// An object whose header is known, another model's, or `Gone` until its header was read.
     fn listed(&self, name: Name, object: &ObjectMeta) -> Found {
-        let content = if name.fingerprint != self.fingerprint {
-            Content::Foreign
+        let known = self.known().get(&name).copied();
+        let content = if self.is_ours(&name) {
+            known.map_or(Content::Gone, |known| Content::Behind(known.parent))
         } else {
-            self.known().get(&name.id.key).map_or(Content::Gone, |known| Content::Behind(known.parent))
+            Content::Foreign
         };
-        Found { name, bytes: object.size, modified_ms: modified_ms(object), content }
+        let key = known.map_or(name.id.key, |known| known.key);
+        Found { name, key, bytes: object.size, modified_ms: modified_ms(object), content }
     }
 
     fn read_parents(&self, found: &mut [Found]) -> Result<()> {
         let unread: Vec<_> = (0..found.len()).filter(|&index| found[index].content == Content::Gone).collect();
         for some in unread.chunks(DELETIONS) {
-            let started: Vec<_> = some.iter().map(|&index| (index, self.start_open(&found[index].name))).collect();
+            let started: Vec<_> = some.iter().map(|&index| (index, self.start_open(vec![found[index].name]))).collect();
             for (index, pending) in started {
                 let opened = pending.map_or(Ok(None), Pending::wait);
                 found[index].content = match opened {
                     Ok(Some(opened)) => {
                         let header = &opened.layout.header;
-                        let known = Known { parent: header.parent, bytes: header.total_bytes() };
-                        self.learn(header.key, known);
+                        let known = Known { key: header.key, parent: header.parent, bytes: header.total_bytes() };
+                        self.learn(opened.name, known);
+                        found[index].key = header.key;
                         Content::Behind(header.parent)
                     }
                     Ok(None) => Content::Gone,
@@ -302,7 +324,7 @@ impl Collected {
             Why::Size => &mut self.left_for_size,
         };
         *reason += 1;
-        self.freed_bytes += object.bytes;
+        self.freed_bytes = self.freed_bytes.saturating_add(object.bytes);
     }
 }
 
@@ -338,16 +360,17 @@ fn plan(found: &[Found], options: &CollectOptions, now_ms: u64) -> Vec<(usize, W
         staying.push(index);
     }
     let Some(max_bytes) = options.max_bytes else { return leaving };
-    let mut bytes: u64 = staying.iter().map(|&index| found[index].bytes).sum();
+    // A bucket may say of each that it is as large as can be.
+    let mut bytes: u128 = staying.iter().map(|&index| u128::from(found[index].bytes)).sum();
     staying.retain(|&index| age(family.youngest_ms[index]) >= options.grace);
     staying.sort_by_key(|&index| {
         (family.youngest_ms[index], std::cmp::Reverse(family.depth(found, index)), found[index].name.id.key)
     });
     for index in staying {
-        if bytes <= max_bytes {
+        if bytes <= u128::from(max_bytes) {
             break;
         }
-        bytes -= found[index].bytes;
+        bytes -= u128::from(found[index].bytes);
         leaving.push((index, Why::Size));
     }
     leaving
@@ -355,7 +378,7 @@ fn plan(found: &[Found], options: &CollectOptions, now_ms: u64) -> Vec<(usize, W
 
 /// Who stands behind whom.
 struct Family {
-    /// The readable objects of a key: one of each name space at most.
+    /// The readable objects of a key: one of each name space and key at most.
     of_key: HashMap<KvKey, Vec<usize>>,
     /// When an object, or anything behind it, was written last.
     youngest_ms: Vec<u64>,
@@ -366,7 +389,7 @@ impl Family {
         let mut of_key: HashMap<KvKey, Vec<usize>> = HashMap::new();
         for (index, object) in found.iter().enumerate() {
             if matches!(object.content, Content::Behind(_)) {
-                of_key.entry(object.name.id.key).or_default().push(index);
+                of_key.entry(object.key).or_default().push(index);
             }
         }
         let mut family = Self { of_key, youngest_ms: found.iter().map(|object| object.modified_ms).collect() };

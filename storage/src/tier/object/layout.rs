@@ -1,9 +1,6 @@
-//! Names and bytes of objects.
+//! Bytes of objects that are not sealed; `sealed.rs` has the others.
 //!
 //! ```text
-//! name   = <prefix> / v1    / <fingerprint> / <segment digest> / <key>        lower-case hexadecimal
-//!          <prefix> / v1q8  / …                                               lossy, see `q8.rs`
-//!
 //! offset  bytes  field                                        all integers little-endian
 //!      0      4  magic "RSKO"
 //!      4      2  format version, 1
@@ -23,14 +20,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use object_store::path::Path;
 use twox_hash::XxHash3_64;
 
 use super::codec::Codec;
-use crate::entry::{Entry, EntryHeader};
+use super::names::{Name, Space};
+use super::seal::FrameSeal;
+use crate::entry::EntryHeader;
 use crate::frame::{CHECKSUM_BYTES, u64_at};
-use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::tier::{EntryId, Precision};
+use crate::key::KvKey;
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"RSKO";
@@ -38,105 +35,8 @@ const VERSION: u16 = 1;
 /// What has to be read to know how long the header is.
 pub(super) const FIXED_BYTES: usize = 24;
 const PLACE_BYTES: usize = 16;
-/// No header is longer: 16 million tokens.
-const MOST_HEADER_BYTES: u64 = 64 << 20;
-
-/// Which of the two name spaces: what is exact is never mixed with what is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Space {
-    Exact,
-    Lossy,
-}
-
-impl Space {
-    pub const ALL: [Self; 2] = [Self::Exact, Self::Lossy];
-
-    pub fn of(codec: Codec) -> Self {
-        if codec.is_exact() { Self::Exact } else { Self::Lossy }
-    }
-
-    pub fn holding(precision: Precision) -> Self {
-        match precision {
-            Precision::Exact => Self::Exact,
-            Precision::Lossy => Self::Lossy,
-        }
-    }
-
-    fn part(self) -> &'static str {
-        match self {
-            Self::Exact => "v1",
-            Self::Lossy => "v1q8",
-        }
-    }
-}
-
-/// A name taken apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Name {
-    pub space: Space,
-    pub fingerprint: Fingerprint,
-    pub id: EntryId,
-}
-
-/// Makes names and reads them.
-#[derive(Debug, Clone)]
-pub(super) struct Names {
-    prefix: Path,
-}
-
-impl Names {
-    pub fn new(prefix: Path) -> Self {
-        Self { prefix }
-    }
-
-    /// Everything of a name space.
-    pub fn space(&self, space: Space) -> Path {
-        self.prefix.clone().join(space.part())
-    }
-
-    /// Every entry of a model.
-    pub fn model(&self, space: Space, fingerprint: &Fingerprint) -> Path {
-        self.space(space).join(fingerprint.to_string())
-    }
-
-    /// Every entry of a segment.
-    pub fn segment(&self, space: Space, fingerprint: &Fingerprint, segment: &SegmentDigest) -> Path {
-        self.model(space, fingerprint).join(segment.to_string())
-    }
-
-    /// Where nodes look at the bucket's clock.
-    pub fn clocks(&self) -> Path {
-        self.prefix.clone().join("clock")
-    }
-
-    /// What one of them writes for that: no entry, and gone again at once, unless that node ended meanwhile.
-    pub fn clock(&self, number: u64) -> Path {
-        self.clocks().join(format!("{number:016x}"))
-    }
-
-    /// Whether an object was written to look at the clock.
-    pub fn is_clock(&self, path: &Path) -> bool {
-        let number = path.filename().and_then(|name| u64::from_str_radix(name, 16).ok());
-        number.is_some_and(|number| self.clock(number) == *path)
-    }
-
-    pub fn object(&self, name: &Name) -> Path {
-        self.segment(name.space, &name.fingerprint, &name.id.segment).join(name.id.key.to_string())
-    }
-
-    /// The parts of an object's name; `None` if we do not write such names.
-    pub fn parse(&self, path: &Path) -> Option<Name> {
-        let mut parts = path.prefix_match(&self.prefix)?;
-        let space = parts.next()?;
-        let space = Space::ALL.into_iter().find(|known| known.part() == space.as_ref())?;
-        let fingerprint: Fingerprint = parts.next()?.as_ref().parse().ok()?;
-        let segment = parts.next()?.as_ref().parse().ok()?;
-        let key = parts.next()?.as_ref().parse().ok()?;
-        let name = Name { space, fingerprint, id: EntryId { key, segment } };
-        // Also refuses upper-case digits: one entry, one name.
-        (parts.next().is_none() && self.object(&name) == *path).then_some(name)
-    }
-}
+/// No header is longer: two million tokens. It is held before anything of it is known to be true.
+pub(super) const MOST_HEADER_BYTES: u64 = 8 << 20;
 
 /// A header that was read and believed.
 #[derive(Debug, Clone)]
@@ -145,6 +45,8 @@ pub(super) struct Layout {
     pub codec: Codec,
     /// Where each layer's frame is; one begins where the last ends.
     pub frames: Vec<Range<u64>>,
+    /// What opens them, if the object is sealed.
+    pub seal: Option<Arc<FrameSeal>>,
 }
 
 /// What the first bytes of an object promise.
@@ -154,19 +56,26 @@ pub(super) struct Promise {
     pub object_bytes: u64,
 }
 
-/// The pieces of an object, in order: its header and the frames.
+/// Whether an entry with a header of so many bytes can be an object.
 ///
 /// # Errors
-/// As [`Codec::encode`]; `InvalidInput` if the entry is too large for an object.
-pub(super) fn encode(entry: &Entry, codec: Codec) -> Result<Vec<Bytes>> {
-    let header = entry.header();
-    let row = header.encode();
-    let header_bytes = (FIXED_BYTES + row.len() + PLACE_BYTES * header.layers as usize + CHECKSUM_BYTES) as u64;
+/// `InvalidInput` if it is too large for one.
+pub(super) fn check_size(header: &EntryHeader, header_bytes: u64) -> Result<()> {
     let shape_bytes = header.frame_shape().frame_bytes();
     if header_bytes > MOST_HEADER_BYTES || shape_bytes.is_none_or(|bytes| bytes > super::codec::MOST_FRAME_BYTES) {
         return Err(Error::invalid_input(format!("entry {} is too large for an object", header.key)));
     }
-    let frames = codec.encode(entry)?;
+    Ok(())
+}
+
+/// The pieces of an object, in order: its header and the frames, which are as the codec writes them.
+///
+/// # Errors
+/// `InvalidInput` if the entry is too large for an object.
+pub(super) fn encode(header: &EntryHeader, codec: Codec, frames: Vec<Bytes>) -> Result<Vec<Bytes>> {
+    let row = header.encode();
+    let header_bytes = (FIXED_BYTES + row.len() + PLACE_BYTES * header.layers as usize + CHECKSUM_BYTES) as u64;
+    check_size(header, header_bytes)?;
     let object_bytes = header_bytes + frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
     let mut out = BytesMut::with_capacity(header_bytes as usize);
     out.put_slice(&MAGIC);
@@ -228,7 +137,7 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, name: &Name) -> Result<Lay
     if XxHash3_64::oneshot(body) != u64_at(checksum, 0) {
         return Err(corrupt("the checksum does not match"));
     }
-    let codec = Codec::of_code(body[6]).filter(|codec| body[7] == 0 && Space::of(*codec) == name.space);
+    let codec = Codec::of_code(body[6]).filter(|codec| body[7] == 0 && Space::of(*codec) == name.room.space);
     let codec = codec.ok_or_else(|| corrupt("the codec does not belong here"))?;
     let layers = u32::from_le_bytes([body[8], body[9], body[10], body[11]]);
     let places_at = body.len().checked_sub(PLACE_BYTES.saturating_mul(layers as usize));
@@ -250,7 +159,7 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, name: &Name) -> Result<Lay
     if at != promise.object_bytes {
         return Err(corrupt("the frames do not fill the object"));
     }
-    Ok(Layout { header: Arc::new(header), codec, frames })
+    Ok(Layout { header: Arc::new(header), codec, frames, seal: None })
 }
 
 #[cfg(test)]
@@ -258,12 +167,20 @@ mod fuzz_tests;
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::Room;
     use super::*;
     use crate::ErrorKind;
+    use crate::entry::Entry;
     use crate::entry::tests::{LAYERS, MODEL, entry_behind};
+    use crate::key::{Fingerprint, SegmentDigest};
+    use crate::tier::EntryId;
 
     fn name_of(entry: &Entry, codec: Codec) -> Name {
-        Name { space: Space::of(codec), fingerprint: MODEL, id: entry.header().id() }
+        Name { room: Room { space: Space::of(codec), key: None }, fingerprint: MODEL, id: entry.header().id() }
+    }
+
+    fn encoded(entry: &Entry, codec: Codec) -> Vec<Bytes> {
+        encode(entry.header(), codec, codec.encode(entry).unwrap()).unwrap()
     }
 
     fn read(bytes: &[u8], name: &Name) -> Result<Layout> {
@@ -271,38 +188,11 @@ mod tests {
         decode(&bytes[..promise.header_bytes as usize], &promise, name)
     }
 
-    #[test]
-    fn names() {
-        let names = Names::new(Path::from("a/b"));
-        let entry = entry_behind(None, &[1, 2]);
-        for codec in [Codec::Plain, Codec::Q8] {
-            let name = name_of(&entry, codec);
-            let path = names.object(&name);
-            assert_eq!(names.parse(&path), Some(name));
-            assert!(path.prefix_matches(&names.segment(name.space, &MODEL, &name.id.segment)));
-        }
-        let path = names.object(&name_of(&entry, Codec::Zstd));
-        let hex = "11".repeat(32);
-        let drawn = format!("a/b/v1/{hex}/{}/{}", entry.header().segment(), entry.header().key);
-        assert_eq!(path.as_ref(), drawn);
-        for other in [
-            format!("{drawn}/x"),
-            drawn.replace("/v1/", "/v2/"),
-            drawn.replacen("a/b", "a", 1),
-            drawn[..drawn.len() - 1].to_owned(),
-            drawn.to_uppercase(),
-            drawn.replace(&hex, &hex.replace('1', "A")).replace("A", "B"),
-            "a/b/v1/photo.jpg".to_owned(),
-        ] {
-            assert_eq!(names.parse(&Path::from(other.as_str())), None, "{other}");
-        }
-    }
-
     /// From the drawing at the top; the checksum is that of a header written by Python with the packages blake3 and xxhash.
     #[test]
     fn golden_bytes() {
         let entry = entry_behind(None, &[1, 2]);
-        let pieces = encode(&entry, Codec::Plain).unwrap();
+        let pieces = encoded(&entry, Codec::Plain);
         let header = &pieces[0];
         let row = entry.header().encode();
         let frame_bytes = 80 + 8 * 2 * 4;
@@ -326,7 +216,7 @@ mod tests {
         for codec in [Codec::Plain, Codec::Zstd, Codec::Q8] {
             let entry = entry_behind(Some(KvKey([9; 32])), &[1, 2, 3]);
             let name = name_of(&entry, codec);
-            let bytes = encode(&entry, codec).unwrap().concat();
+            let bytes = encoded(&entry, codec).concat();
             let layout = read(&bytes, &name).unwrap();
             assert_eq!((&layout.header, layout.codec), (entry.header(), codec));
             assert_eq!(layout.frames.last().unwrap().end, bytes.len() as u64);
@@ -350,7 +240,7 @@ mod tests {
         let entry = entry_behind(None, &[1, 2]);
         let other = entry_behind(None, &[1, 3]);
         let name = name_of(&entry, Codec::Plain);
-        let bytes = encode(&entry, Codec::Plain).unwrap().concat();
+        let bytes = encoded(&entry, Codec::Plain).concat();
         let header_bytes = read(&bytes, &name).unwrap().frames[0].start as usize;
         let places_at = header_bytes - 8 - 16 * LAYERS as usize;
         let changed = |change: &dyn Fn(&mut [u8])| {
@@ -368,12 +258,12 @@ mod tests {
         assert!(changed(&|bytes| bytes[places_at] ^= 1).is_err(), "frames that overlap");
         assert!(changed(&|bytes| bytes[places_at + 8] ^= 1).is_err(), "a frame of another length");
         assert!(changed(&|bytes| bytes[places_at + 8..places_at + 16].fill(0xFF)).is_err(), "an end beyond 64 bits");
-        let of_other = encode(&other, Codec::Plain).unwrap().concat();
+        let of_other = encoded(&other, Codec::Plain).concat();
         assert!(read(&of_other, &name).is_err(), "another entry under the name");
         for wrong in [
             Name { fingerprint: Fingerprint([3; 32]), ..name },
             Name { id: EntryId { segment: SegmentDigest([0; 16]), ..name.id }, ..name },
-            Name { space: Space::Lossy, ..name },
+            Name { room: Room { space: Space::Lossy, key: None }, ..name },
         ] {
             assert!(read(&bytes, &wrong).is_err(), "{wrong:?}");
         }
@@ -382,7 +272,7 @@ mod tests {
     #[test]
     fn a_header_cannot_ask_for_more_than_the_object_holds() {
         let entry = entry_behind(None, &[1, 2]);
-        let bytes = encode(&entry, Codec::Plain).unwrap().concat();
+        let bytes = encoded(&entry, Codec::Plain).concat();
         for at in [8, 12] {
             let mut damaged = bytes.clone();
             damaged[at..at + 4].fill(0xFF);

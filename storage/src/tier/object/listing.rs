@@ -7,9 +7,9 @@ use object_store::path::Path;
 
 use super::ObjectTier;
 use super::client::{Client, Operation, Pending, fault};
-use super::layout::Space;
+use super::names::Space;
 use super::requests::Opened;
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
 /// Objects a piece: a page of the clouds.
 const PIECE: usize = 1_000;
@@ -17,8 +17,12 @@ const PIECE: usize = 1_000;
 /// Names that are listed at once.
 const LISTINGS: usize = 32;
 
+/// Of a listing; a bucket may go on for ever.
+const MOST_OBJECTS: u64 = 16 << 20;
+
 /// Objects below a name. A piece is one operation, with its deadline.
 pub(super) struct Listing<'a> {
+    listed: u64,
     client: &'a Client,
     below: Path,
     rest: Option<Rest>,
@@ -35,6 +39,10 @@ impl Listing<'_> {
     pub fn next(&mut self) -> Result<Option<Vec<ObjectMeta>>> {
         let Some(pending) = self.start() else { return Ok(None) };
         let (piece, rest) = pending.wait()?;
+        self.listed += piece.len() as u64;
+        if self.listed > MOST_OBJECTS {
+            return Err(too_many(&self.below));
+        }
         self.rest = rest;
         Ok((!piece.is_empty()).then_some(piece))
     }
@@ -61,6 +69,12 @@ impl Listing<'_> {
     }
 }
 
+fn too_many(below: &Path) -> Error {
+    let what =
+        format!("object storage: more than {MOST_OBJECTS} objects are listed below {below}; look who writes them");
+    Error::new(ErrorKind::Unavailable, what)
+}
+
 impl ObjectTier {
     /// Asks the bucket for one name: whether it is there, answers, and lets this node list. Opening a tier asks nothing.
     /// BLOCKS for the options' timeout at most.
@@ -68,7 +82,8 @@ impl ObjectTier {
     /// # Errors
     /// What the bucket says; `Unavailable` if it does not answer in time.
     pub fn probe(&self) -> Result<()> {
-        let (bucket, below) = (self.client.bucket.clone(), self.names.space(Space::Exact));
+        let (bucket, below) =
+            (self.client.bucket.clone(), self.names.model(self.names.written(Space::Exact), &self.fingerprint));
         let mut names = bucket.store.list(Some(&below));
         let operation = Operation { doing: "reach the bucket", failpoint: "object.list", bytes: 0 };
         self.client.wait(async move {
@@ -79,7 +94,7 @@ impl ObjectTier {
 
     pub(super) fn listing(&self, below: Path) -> Listing<'_> {
         let rest = self.client.bucket.store.list(Some(&below));
-        Listing { client: &self.client, below, rest: Some(rest) }
+        Listing { listed: 0, client: &self.client, below, rest: Some(rest) }
     }
 
     /// Everything below some names, many of them at once. BLOCKS.
@@ -97,6 +112,9 @@ impl ObjectTier {
                     let Some((piece, rest)) = pending.map(Pending::wait).transpose()? else { continue };
                     listing.rest = rest;
                     found.extend(piece);
+                    if found.len() as u64 > MOST_OBJECTS {
+                        return Err(too_many(&listing.below));
+                    }
                 }
                 listings.retain(|listing| listing.rest.is_some());
             }
@@ -112,7 +130,7 @@ impl ObjectTier {
         // As many as can be under way, and not a page: each may hold the first bytes of its object.
         objects.chunks(64).flat_map(|some| {
             let named = some.iter().filter_map(|object| Some((object, self.names.parse(&object.location)?)));
-            let started: Vec<_> = named.map(|(object, name)| (object, self.start_open(&name))).collect();
+            let started: Vec<_> = named.map(|(object, name)| (object, self.start_open(vec![name]))).collect();
             started.into_iter().map(|(object, pending)| (object, pending.map_or(Ok(None), |pending| pending.wait())))
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::client::Operation;
-use super::layout::Space;
+use super::names::Space;
 use super::{ObjectTier, reader};
 use crate::tier::{EntryId, EntryTier};
 use crate::{Error, Result, frame};
@@ -31,7 +31,7 @@ impl ObjectTier {
         let mut times = LoadTimes::default();
         for id in ids {
             let gone = || Error::not_found(format!("entry {} is not in object storage", id.key));
-            let pending = self.start_open(&self.name(Space::Exact, id)).ok_or_else(gone)?;
+            let pending = self.start_open(self.names_read(Space::Exact, id)).ok_or_else(gone)?;
             let opened = pending.wait()?.ok_or_else(gone)?;
             let ranges = reader::ranges(&opened.layout);
             times.bytes += ranges.iter().map(|range| range.end - range.start).sum::<u64>();

@@ -17,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::breaker::BreakerOptions;
 use super::codec::Codec;
+use super::keys::KeySources;
 use crate::{Error, Result};
 
 /// Requests are retried this often at most, with exponential back-off and jitter.
@@ -72,6 +73,12 @@ pub struct ObjectOptions {
     pub options: ConnectionOptions,
     /// How frames are written. What is read says itself how it was written.
     pub codec: Codec,
+    /// What entries are sealed by, where any key is named: then what nobody with one of them wrote is not used.
+    pub keys: KeySources,
+    /// Whether what is written is encrypted, too; wants a key.
+    pub encrypt: bool,
+    /// Whether entries that are not sealed are used although there are keys: while a bucket changes over to them.
+    pub accept_unsealed: bool,
     /// Larger entries are refused, and [`ObjectTier::collect`](super::ObjectTier::collect) goes below it; 0: no bound.
     pub capacity_bytes: u64,
     /// How long an operation may take, retries included; a second more for each MiB that it moves.
@@ -89,6 +96,9 @@ impl ObjectOptions {
             url: url.into(),
             options: ConnectionOptions::default(),
             codec: Codec::Plain,
+            keys: KeySources::default(),
+            encrypt: false,
+            accept_unsealed: false,
             capacity_bytes: 0,
             timeout: Duration::from_secs(10),
             concurrency: 32,
@@ -104,6 +114,9 @@ impl fmt::Debug for ObjectOptions {
             .field("url", &shown(&self.url))
             .field("options", &self.options)
             .field("codec", &self.codec)
+            .field("keys", &self.keys)
+            .field("encrypt", &self.encrypt)
+            .field("accept_unsealed", &self.accept_unsealed)
             .field("capacity_bytes", &self.capacity_bytes)
             .field("timeout", &self.timeout)
             .field("concurrency", &self.concurrency)

@@ -62,7 +62,7 @@ impl ObjectEntry {
     fn start(&self, bytes: &Range<u64>) -> Pending<Bytes> {
         let (bucket, path, etag, range) =
             (self.client.bucket.clone(), self.path.clone(), self.etag.clone(), bytes.clone());
-        let wanted = range.end - range.start;
+        let (wanted, is_sealed) = (range.end - range.start, self.layout.seal.is_some());
         let operation = Operation { doing: "read layers of an entry", failpoint: "object.get_frames", bytes: wanted };
         self.client.start(async move {
             let get = async {
@@ -71,7 +71,7 @@ impl ObjectEntry {
                 if bytes.len() as u64 == wanted {
                     Ok(bytes)
                 } else {
-                    Err(Error::corrupt(format!("object {path} is cut off")))
+                    Err(bucket.refused(is_sealed, Error::corrupt(format!("object {path} is cut off"))))
                 }
             };
             bucket.operate(operation, get).await
@@ -137,6 +137,16 @@ impl TierEntry for ObjectEntry {
     }
 
     fn frame(&self, layer: u32) -> Result<Bytes> {
+        self.layout.codec.decode(&self.layout.header, layer, self.stored_frame(layer)?)
+    }
+}
+
+impl ObjectEntry {
+    /// One frame as the codec wrote it; of a sealed object, one that nobody without a key can have written. BLOCKS.
+    ///
+    /// # Errors
+    /// As [`TierEntry::frame`], and `Corrupt` for what is not what was sealed.
+    pub fn stored_frame(&self, layer: u32) -> Result<Bytes> {
         let layer = layer as usize;
         let key = &self.layout.header.key;
         let at = self.spans.iter().position(|span| span.layers.contains(&layer));
@@ -146,7 +156,11 @@ impl TierEntry for ObjectEntry {
         let bytes = self.span(at)?;
         let start = self.spans[at].bytes.start;
         let bytes = bytes.slice((place.start - start) as usize..(place.end - start) as usize);
-        self.layout.codec.decode(&self.layout.header, layer as u32, bytes)
+        let Some(seal) = &self.layout.seal else { return Ok(bytes) };
+        seal.open(layer as u32, bytes).ok_or_else(|| {
+            let what = "it is not what was sealed there, or changed since; it will be recomputed";
+            self.client.bucket.refused(true, Error::corrupt(format!("layer {layer} of entry {key}: {what}")))
+        })
     }
 }
 

@@ -7,7 +7,9 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutPayload};
 
 use super::client::{Bucket, fault};
-use super::layout::{self, Layout, Name};
+use super::layout::{self, Layout};
+use super::names::{Name, Names};
+use super::sealed;
 use crate::cost::Costs;
 use crate::entry::EntryHeader;
 use crate::{Error, ErrorKind, Result};
@@ -31,6 +33,8 @@ fn believed_us(said_us: u64, tokens: usize, own_us: Option<f64>) -> u64 {
 
 /// A header that was read.
 pub(super) struct Opened {
+    /// Under which it lies.
+    pub name: Name,
     pub path: Path,
     pub etag: Option<String>,
     pub layout: Layout,
@@ -39,37 +43,68 @@ pub(super) struct Opened {
 }
 
 /// Reads and verifies a header; `None`: there is no such object.
-pub(super) async fn read_header(bucket: &Bucket, path: Path, name: &Name) -> Result<Option<Opened>> {
-    let opened = async || -> Result<Opened> {
-        let (meta, start) = bucket.get(&path, None, 0..FIRST_READ_BYTES).await?;
-        let promise = layout::promise(&start, meta.size, &name.id.key)?;
-        let have = start.len() as u64;
-        let layout = if promise.header_bytes <= have {
-            layout::decode(&start[..promise.header_bytes as usize], &promise, name)?
-        } else {
-            let (_, rest) = bucket.get(&path, meta.e_tag.as_deref(), have..promise.header_bytes).await?;
-            let mut header = BytesMut::from(&start[..]);
-            header.extend_from_slice(&rest);
-            layout::decode(&header, &promise, name)?
-        };
-        let whole = (have == meta.size).then_some(start);
-        let layout = believed(bucket, layout);
-        Ok(Opened { path: path.clone(), etag: meta.e_tag, layout, whole })
-    };
-    match opened().await {
+pub(super) async fn read_header(bucket: &Bucket, names: &Names, name: &Name) -> Result<Option<Opened>> {
+    match open(bucket, names, name).await {
         Ok(opened) => Ok(Some(opened)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(bucket.refused(name.room.key.is_some(), error)),
     }
 }
 
+async fn open(bucket: &Bucket, names: &Names, name: &Name) -> Result<Opened> {
+    let path = names.object(name);
+    let (meta, start) = bucket.get(&path, None, 0..FIRST_READ_BYTES).await?;
+    let is_sealed = name.room.key.is_some();
+    let promise = if is_sealed {
+        sealed::promise(&start, meta.size, (names, name))?
+    } else {
+        layout::promise(&start, meta.size, &name.id.key)?
+    };
+    let have = start.len() as u64;
+    let header = if promise.header_bytes <= have {
+        start.slice(..promise.header_bytes as usize)
+    } else {
+        let (_, rest) = bucket.get(&path, meta.e_tag.as_deref(), have..promise.header_bytes).await?;
+        let mut header = BytesMut::from(&start[..]);
+        header.extend_from_slice(&rest);
+        header.freeze()
+    };
+    let layout = match is_sealed {
+        true => sealed::decode(&header, &promise, (names, name))?,
+        false => layout::decode(&header, &promise, name)?,
+    };
+    let whole = (have == meta.size).then_some(start);
+    let layout = believed(bucket, layout);
+    Ok(Opened { name: *name, path, etag: meta.e_tag, layout, whole })
+}
+
+/// As [`read_header`], from the first of these names that is an entry's.
+///
+/// # Errors
+/// The first, if none is.
+pub(super) async fn read_first(bucket: &Bucket, names: &Names, asked: &[Name]) -> Result<Option<Opened>> {
+    // At once: while a key is changed, an entry may lie under either.
+    let all = futures::future::join_all(asked.iter().map(|name| read_header(bucket, names, name))).await;
+    let mut failed = None;
+    for opened in all {
+        match opened {
+            Ok(Some(opened)) => return Ok(Some(opened)),
+            Ok(None) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(None), Err)
+}
+
+/// What a bucket says of an entry and no checksum covers, as far as it can be true: what it took, and when that was.
 fn believed(bucket: &Bucket, mut layout: Layout) -> Layout {
     let model = bucket.costs.get().map(Costs::model).filter(|model| model.prefill.is_measured);
     let tokens = layout.header.tokens.len();
     let own_us = model.map(|model| model.prefill.prefill_us(0.0, tokens as f64));
     let compute_us = believed_us(layout.header.compute_us, tokens, own_us);
-    if compute_us != layout.header.compute_us {
-        layout.header = Arc::new(EntryHeader { compute_us, ..(*layout.header).clone() });
+    let created_unix_ms = layout.header.created_unix_ms.min(bucket.env.now_unix_ms());
+    if (compute_us, created_unix_ms) != (layout.header.compute_us, layout.header.created_unix_ms) {
+        layout.header = Arc::new(EntryHeader { compute_us, created_unix_ms, ..(*layout.header).clone() });
     }
     layout
 }

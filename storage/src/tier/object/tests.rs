@@ -1,8 +1,10 @@
-//! What the tier does on a bucket that works; `faults.rs` and `http.rs` are about those that do not.
+//! What the tier does on a bucket that works; `faults.rs` and `http.rs` are about those that do not, `hostile.rs` about those that lie.
 
 mod faults;
 mod faulty;
+mod hostile;
 mod http;
+mod lying;
 mod moto;
 #[path = "../../../../tests/outside/mod.rs"]
 mod outside;

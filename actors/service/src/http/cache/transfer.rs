@@ -86,12 +86,14 @@ async fn wanted(state: &web::Data<State>, request: &HttpRequest, incoming: Incom
     Ok((ragstone, Wanted { filter, options: reached(&url, &state.settings), dry_run }))
 }
 
-/// A cloud is reached as the settings say; a folder needs nothing.
+/// A cloud is reached as the settings say; a folder needs nothing. Either is sealed as the bucket is.
 fn reached(url: &str, settings: &Settings) -> ObjectOptions {
     let options =
         if url.starts_with("file://") { ConnectionOptions::default() } else { settings.object_options.clone() };
     // What is carried elsewhere is to be exact there.
-    ObjectOptions { options, codec: settings.object_codec.exact(), ..ObjectOptions::new(url) }
+    let (codec, of_bucket) = (settings.object_codec.exact(), settings.object_at(url));
+    let ObjectOptions { keys, encrypt, accept_unsealed, .. } = of_bucket;
+    ObjectOptions { options, codec, keys, encrypt, accept_unsealed, ..ObjectOptions::new(url) }
 }
 
 /// A folder to import from has to be there: opening it would make it.

@@ -6,6 +6,7 @@ use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use proptest::prelude::*;
 
+use super::super::names::Room;
 use super::*;
 use crate::entry::Entry;
 use crate::entry::tests::{MODEL, entry_behind};
@@ -24,12 +25,12 @@ fn key(id: u8) -> KvKey {
 /// An object of 100 bytes, `hours` old.
 fn object(id: u8, parent: Option<u8>, hours: u64) -> Found {
     let name = Name {
-        space: Space::Exact,
+        room: Room { space: Space::Exact, key: None },
         fingerprint: MODEL,
         id: EntryId { key: key(id), segment: SegmentDigest([id; 16]) },
     };
     let modified_ms = NOW_MS - hours * 3_600_000;
-    Found { name, bytes: 100, modified_ms, content: Content::Behind(parent.map(key)) }
+    Found { name, key: key(id), bytes: 100, modified_ms, content: Content::Behind(parent.map(key)) }
 }
 
 fn leaving(found: &[Found], options: CollectOptions) -> Vec<(u8, Why)> {
@@ -101,6 +102,17 @@ fn other_models_leave_for_age_and_size_and_are_no_orphans() {
     assert_eq!(leaving(&found, CollectOptions::default()), []);
     assert_eq!(leaving(&found, aged(10)), [(7, Why::Expired)]);
     assert_eq!(leaving(&found, sized(100)), [(7, Why::Size)]);
+}
+
+/// A bucket may say what it likes of sizes and times.
+#[test]
+fn sizes_and_times_that_cannot_be_do_no_harm() {
+    let huge = |id| Found { bytes: u64::MAX, modified_ms: if id == 1 { 0 } else { u64::MAX }, ..object(id, None, 50) };
+    let found = [huge(1), huge(2), object(3, None, 50)];
+    assert_eq!(leaving(&found, sized(100)), [(1, Why::Size), (3, Why::Size)]);
+    let mut collected = Collected::default();
+    found.iter().for_each(|object| collected.count(object, Why::Size));
+    assert_eq!(collected.freed_bytes, u64::MAX);
 }
 
 #[test]

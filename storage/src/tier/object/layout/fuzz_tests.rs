@@ -1,6 +1,8 @@
 //! Objects of any content.
 
+use super::super::names::Room;
 use super::*;
+use crate::entry::Entry;
 use crate::entry::tests::{MODEL, entry_behind};
 use crate::fuzz::fuzz;
 
@@ -10,8 +12,12 @@ fn entry() -> Entry {
     entry_behind(Some(KvKey([9; 32])), &[1, 2, 3])
 }
 
+fn encoded(codec: Codec) -> Vec<u8> {
+    encode(entry().header(), codec, codec.encode(&entry()).unwrap()).unwrap().concat()
+}
+
 fn name(codec: Codec) -> Name {
-    Name { space: Space::of(codec), fingerprint: MODEL, id: entry().header().id() }
+    Name { room: Room { space: Space::of(codec), key: None }, fingerprint: MODEL, id: entry().header().id() }
 }
 
 fn seal(bytes: &mut [u8]) {
@@ -58,7 +64,7 @@ fn holds(input: &[u8], other: &Promise) -> bool {
 
 #[test]
 fn any_object_is_refused_or_holds_together() {
-    let seeds: Vec<Vec<u8>> = CODECS.iter().map(|codec| encode(&entry(), *codec).unwrap().concat()).collect();
+    let seeds: Vec<Vec<u8>> = CODECS.iter().map(|codec| encoded(*codec)).collect();
     let other = promise(&seeds[0], seeds[0].len() as u64, &name(Codec::Plain).id.key).unwrap();
     fuzz("object", &seeds, |input| holds(input, &other));
 }
@@ -66,7 +72,7 @@ fn any_object_is_refused_or_holds_together() {
 /// A bucket that gives other bytes when it is asked again: more layers than there is room for.
 #[test]
 fn a_header_that_is_not_the_one_that_was_promised_is_refused() {
-    let bytes = encode(&entry(), Codec::Plain).unwrap().concat();
+    let bytes = encoded(Codec::Plain);
     let name = name(Codec::Plain);
     let promise = promise(&bytes, bytes.len() as u64, &name.id.key).unwrap();
     for layers in [4, 100, u32::MAX] {

@@ -50,7 +50,7 @@ fn assert_damage_is_noticed(codec: Codec) {
 }
 
 fn read(tier: &ObjectTier, name: &Name) -> Result<Arc<dyn TierEntry>> {
-    let precision = if name.space == Space::Exact { Precision::Exact } else { Precision::Lossy };
+    let precision = if name.room.space == Space::Exact { Precision::Exact } else { Precision::Lossy };
     tier.open_many(&[(name.id, precision)]).remove(0).map(|opened| opened.expect("there"))
 }
 
@@ -284,7 +284,7 @@ fn a_folder_that_cannot_be_written_is_an_error() {
     tier.put(&small).unwrap();
     // A file where a folder is wanted: as good as any error, and root is not exempt from it.
     let other = entry(None, &[2]);
-    let folder = tier.names.segment(Space::Exact, &MODEL, &other.header().segment());
+    let folder = tier.names.segment(tier.names.written(Space::Exact), &MODEL, &other.header().segment());
     std::fs::write(dir.path().join("bucket").join(folder.as_ref()), b"").unwrap();
     assert_eq!(tier.put(&other).unwrap_err().kind(), ErrorKind::Unavailable);
     assert_found(&tier, &small);

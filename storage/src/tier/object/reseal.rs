@@ -1,0 +1,99 @@
+//! Sealing anew: what lies under a key that is on its way out comes under the first one, so that the other can be forgotten.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::client::{Bucket, Operation};
+use super::names::{Name, Space};
+use super::reader::ObjectEntry;
+use super::requests::{Opened, create, delete};
+use super::{Known, ObjectTier};
+use crate::{ErrorKind, Result, frame};
+
+impl ObjectTier {
+    /// Whether a collection has entries to seal anew: more than one key is named, or what is not sealed is accepted beside one.
+    pub fn reseals(&self) -> bool {
+        self.names.has_older()
+    }
+
+    /// Seals by the first key what this model has under the others and, where that is accepted, under none; how many entries. What it
+    /// cannot read or verify stays, under the name that it has. Other nodes may do the same at the same time. BLOCKS.
+    ///
+    /// # Errors
+    /// `Unavailable` if the bucket fails; that of `go_on`, which is asked before each entry. What was sealed by then is.
+    pub(super) fn reseal(&self, go_on: &dyn Fn() -> Result<()>) -> Result<u64> {
+        let mut resealed = 0;
+        for space in Space::ALL {
+            let written = self.names.written(space);
+            for room in self.names.read(space).filter(|room| *room != written) {
+                let mut listing = self.listing(self.names.model(room, &self.fingerprint));
+                while let Some(objects) = listing.next()? {
+                    for name in objects.iter().filter_map(|object| self.names.parse(&object.location)) {
+                        go_on()?;
+                        resealed += u64::from(self.reseal_one(name)?);
+                    }
+                }
+            }
+        }
+        if resealed > 0 {
+            tracing::info!(resealed, "entries of the bucket were sealed by its first key");
+        }
+        Ok(resealed)
+    }
+
+    /// Whether an entry is under the first key now, and no more where it was.
+    fn reseal_one(&self, name: Name) -> Result<bool> {
+        let opened = match self.start_open(vec![name]).map(super::client::Pending::wait) {
+            Some(Ok(Some(opened))) => opened,
+            // Hidden, or gone meanwhile.
+            None | Some(Ok(None)) => return Ok(false),
+            Some(Err(error)) => return left_alone(&name, error),
+        };
+        match self.write_sealed(&opened) {
+            Ok(()) => {}
+            Err(error) => return left_alone(&name, error),
+        }
+        let (bucket, path) = (self.client.bucket.clone(), opened.path);
+        let operation = Operation { doing: "remove what was sealed anew", failpoint: "object.delete", bytes: 0 };
+        self.client.wait(async move { bucket.operate(operation, delete(&bucket, &path)).await })?;
+        self.known().remove(&name);
+        Ok(true)
+    }
+
+    fn write_sealed(&self, opened: &Opened) -> Result<()> {
+        let header = Arc::clone(&opened.layout.header);
+        let codec = opened.layout.codec;
+        let new = self.name(Space::of(codec), &header.id());
+        let entry = self.entry(opened);
+        // As they stand there: what is lossy must not lose twice.
+        let frames = (0..header.layers).map(|layer| {
+            let stored = entry.stored_frame(layer)?;
+            let frame = codec.decode(&header, layer, stored.clone())?;
+            frame::decode(&frame, &header.key, layer, &header.frame_shape())?;
+            Ok(stored)
+        });
+        let frames = frames.collect::<Result<Vec<Bytes>>>()?;
+        let pieces = self.pieces(&header, codec, frames, &new)?;
+        let bytes = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        let (bucket, path): (Arc<Bucket>, _) = (self.client.bucket.clone(), self.names.object(&new));
+        let operation = Operation { doing: "seal an entry anew", failpoint: "object.before_put", bytes };
+        self.client.wait(async move { bucket.operate(operation, create(&bucket, &path, pieces, bytes)).await })?;
+        self.learn(new, Known { key: header.key, parent: header.parent, bytes: header.total_bytes() });
+        Ok(())
+    }
+
+    pub(super) fn entry(&self, opened: &Opened) -> ObjectEntry {
+        let Opened { path, etag, layout, whole, .. } = opened;
+        ObjectEntry::new(self.client.clone(), path.clone(), etag.clone(), layout.clone(), whole.as_ref())
+    }
+}
+
+/// What is wrong with one entry is no reason to leave the others.
+fn left_alone(name: &Name, error: crate::Error) -> Result<bool> {
+    if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::InvalidInput) {
+        tracing::warn!(%error, "{name} was not sealed anew");
+        return Ok(false);
+    }
+    Err(error)
+}
