@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::citation::Citation;
 use crate::grounding::Grounding;
+use crate::nothing_found::NothingFound;
 use crate::speculation::Speculation;
 
 /// One item of an answer's stream.
@@ -154,6 +155,9 @@ pub struct ReuseReport {
     /// How passages were put in order for what is stored, where they could be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrangement: Option<ArrangementReport>,
+    /// Nothing that the search found is about the question, and what was done; absent where something is, and where that cannot be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nothing_found: Option<NothingFound>,
     /// Words alone were searched: the collection was built with an embedding model that cannot be loaded, and is not embedded again yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub words_only: bool,

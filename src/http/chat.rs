@@ -56,7 +56,8 @@ pub async fn answer(
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let messages = fields.need::<Vec<RequestMessage>>("messages")?;
-    let messages = conversation(&mut fields, messages)?;
+    let mut messages = conversation(&mut fields, messages)?;
+    generation.extension.take_qualifiers(&mut messages)?;
     fields.finish()?;
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
     let wish = Wish { prompt_logprobs: generation.sampling.prompt_logprobs, ..Wish::default() };

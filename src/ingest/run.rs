@@ -18,7 +18,7 @@ use super::attempts::{GROUP_FILES, Record, Standing};
 use super::reading::{Reading, Step, stopped};
 use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
 use crate::error::Result;
-use ragstone_documents::{FoundFile, file_of, shown};
+use ragstone_documents::{FoundFile, file_of, shown, with_given};
 
 /// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
 const BATCH_DOCUMENTS: usize = 32;
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
                     let room = MOST_LEFT_OUT.saturating_sub(left_out.len());
                     left_out.extend(document.left_out.iter().take(room).cloned());
                     self.commit_if_full().await?;
-                    self.batch.push(*document);
+                    self.batch.push(with_given(*document, &self.record.job().metadata));
                 }
                 Step::Done if has_text => {
                     if !left_out.is_empty() {
@@ -442,6 +442,7 @@ mod tests {
             starts: 0,
             attempts: Vec::new(),
             prune: false,
+            metadata: serde_json::Map::new(),
         };
         let mut record = Record::begin(job);
         record.begin_files(["a", "b", "empty", "c"].map(str::to_owned).to_vec());
