@@ -67,16 +67,13 @@ impl Measured {
         drop(tokio::task::spawn_blocking(move || match self.find_out(&encoder, &catalog, &stopping) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Cancelled => {}
-            Err(error) => tracing::warn!(%error, "the embedding model could not be measured: nobody says that nothing was found"),
+            Err(error) => {
+                tracing::warn!(%error, "the embedding model could not be measured: nobody says that nothing was found")
+            }
         }));
     }
 
-    fn find_out(
-        &self,
-        encoder: &SentenceEncoder,
-        catalog: &Weak<Catalog>,
-        stopping: &CancellationToken,
-    ) -> Result<()> {
+    fn find_out(&self, encoder: &SentenceEncoder, catalog: &Weak<Catalog>, stopping: &CancellationToken) -> Result<()> {
         let embed = |question: &str| {
             if stopping.is_cancelled() {
                 return Err(Error::new(ErrorKind::Cancelled, "the service stops"));
@@ -92,8 +89,14 @@ impl Measured {
             catalog.note_unrelated(encoder.identity(), &row)?;
         }
         match &record.unrelated {
-            Some(unrelated) => tracing::info!(mean = unrelated.mean, deviation = unrelated.deviation, "the embedding model was measured"),
-            None => tracing::info!("the embedding model gives all texts the same similarity: nobody can tell that nothing was found"),
+            Some(unrelated) => tracing::info!(
+                mean = unrelated.mean,
+                deviation = unrelated.deviation,
+                "the embedding model was measured"
+            ),
+            None => tracing::info!(
+                "the embedding model gives all texts the same similarity: nobody can tell that nothing was found"
+            ),
         }
         let _ = self.0.set(record.unrelated.map(Arc::new));
         Ok(())

@@ -163,7 +163,9 @@ impl NothingFound {
     pub fn in_words(&self) -> &'static str {
         match self.answered {
             Answered::Said => "No passage is about this; no model was asked.",
-            Answered::WithoutPassages => "No passage is about this: the answer is the model's own, without your documents.",
+            Answered::WithoutPassages => {
+                "No passage is about this: the answer is the model's own, without your documents."
+            }
             Answered::AsUsual => "No passage seems to be about this: the answer stands on the nearest ones.",
         }
     }
@@ -196,7 +198,8 @@ impl NothingFound {
 /// answer itself.
 fn may_be_said(question: &Question) -> bool {
     let Input::Chat { messages, tools, .. } = &question.input else { return false };
-    let asked = messages.iter().filter(|message| matches!(message.role.as_str(), "user" | "assistant" | "tool")).count();
+    let asked =
+        messages.iter().filter(|message| matches!(message.role.as_str(), "user" | "assistant" | "tool")).count();
     let sampling = &question.sampling;
     asked == 1 && tools.is_empty() && sampling.grammar.is_none() && sampling.prompt_logprobs.is_none()
 }
@@ -223,14 +226,29 @@ mod tests {
             let told = serde_json::to_value(expected).unwrap();
             assert_eq!(read(told).unwrap(), expected);
         }
-        for value in [json!(1.01), json!(-2), json!("nan"), json!("inf"), json!(""), json!("Auto"), json!(null), json!([]), json!(u64::MAX)] {
+        for value in [
+            json!(1.01),
+            json!(-2),
+            json!("nan"),
+            json!("inf"),
+            json!(""),
+            json!("Auto"),
+            json!(null),
+            json!([]),
+            json!(u64::MAX),
+        ] {
             assert!(read(value.clone()).is_err(), "{value}");
         }
         assert!("NaN".parse::<MinSimilarity>().unwrap_err().contains("a number from -1 to 1"));
     }
 
     fn found(is_relevant: Option<bool>, hits: usize) -> Retrieved {
-        let hit = ragstone_corpus::Hit { passage: ragstone_corpus::Passage::default(), score: 1.0, similarity: None, also_in: Vec::new() };
+        let hit = ragstone_corpus::Hit {
+            passage: ragstone_corpus::Passage::default(),
+            score: 1.0,
+            similarity: None,
+            also_in: Vec::new(),
+        };
         Retrieved { hits: vec![hit; hits], search_ms: 0.0, words_only: false, is_relevant, best_similarity: Some(0.1) }
     }
 
@@ -239,7 +257,8 @@ mod tests {
         let question = Question::chat_for_tests(&[("user", "How far is the moon?")]);
         let context = Context::default();
         let of = |min, found: &Retrieved, given| {
-            NothingFound::of((&question, &context), found, (min, OnNothingFound::Say), given).map(|nothing| nothing.answered)
+            NothingFound::of((&question, &context), found, (min, OnNothingFound::Say), given)
+                .map(|nothing| nothing.answered)
         };
         let (auto, off, least) = (MinSimilarity::Auto, MinSimilarity::Off, MinSimilarity::Least(0.5));
         assert_eq!(of(auto, &found(Some(false), 2), 0), Some(Answered::Said));

@@ -152,7 +152,9 @@ impl Context {
             return bad("`filter` chooses among what a search finds; name a collection".to_owned());
         }
         if (self.min_similarity.is_some() || self.on_nothing_found.is_some()) && self.collection.is_none() {
-            return bad("`min_similarity` and `on_nothing_found` are about what a search finds; name a collection".to_owned());
+            return bad(
+                "`min_similarity` and `on_nothing_found` are about what a search finds; name a collection".to_owned()
+            );
         }
         if rounds > 1 && self.collection.is_none() {
             return bad("`rounds` searches a collection again; name one".to_owned());

@@ -226,6 +226,13 @@ impl AnswerStream {
     }
 }
 
+impl Alternative {
+    /// Tokens with their log-probabilities, as they are told.
+    pub(crate) fn all(top: &[(u32, f32)], tokenizer: &Tokenizer) -> Vec<Self> {
+        top.iter().map(|(id, logprob)| Self { id: *id, bytes: tokenizer.token_bytes(*id), logprob: *logprob }).collect()
+    }
+}
+
 struct TextBuilder {
     decoder: StreamDecoder,
     stop: StopFilter,

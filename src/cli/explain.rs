@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use ragstone_actors::{Citation, OnNothingFound, ReuseReport};
 use ragstone_actors::report::Blending;
 use ragstone_actors::report::{SegmentReport, Without};
+use ragstone_actors::{Citation, OnNothingFound, ReuseReport};
 use ragstone_storage::prompt::plan::{InTier, SegmentPrediction, Why};
 use ragstone_storage::segment::SegmentKind;
 

@@ -36,8 +36,9 @@ impl Given {
             .map_err(|error| Error::invalid_input(format!("query: {error}; use ?metadata={{…}}&changed_unix_ms=…")))?
             .into_inner();
         let metadata: Map<String, Value> = match metadata {
-            Some(json) => serde_json::from_str(&json)
-                .map_err(|error| Error::invalid_field("metadata", format!("`metadata` must be a JSON object: {error}")))?,
+            Some(json) => serde_json::from_str(&json).map_err(|error| {
+                Error::invalid_field("metadata", format!("`metadata` must be a JSON object: {error}"))
+            })?,
             None => Map::new(),
         };
         check_given(&metadata).map_err(|error| Error::invalid_field("metadata", error.to_string()))?;

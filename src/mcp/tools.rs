@@ -161,8 +161,7 @@ impl Passage {
     fn of_hit(collection: &str, number: usize, Hit { passage, score, similarity, also_in }: Hit) -> Self {
         let ragstone_corpus::Passage { document_id, title, source, page, text, metadata, .. } = passage;
         let (score, changed) = (Some(score), metadata.text("changed"));
-        let citation =
-            Citation { number, document_id, title, source, page, text, score, similarity, changed, also_in };
+        let citation = Citation { number, document_id, title, source, page, text, score, similarity, changed, also_in };
         Self::of_citation(collection, number, citation)
     }
 

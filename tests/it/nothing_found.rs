@@ -85,7 +85,9 @@ async fn who_asks_decides_and_what_is_more_than_a_sentence_is_answered() {
     let folder = Folder::new();
     let service = house(&folder).await;
     let own = asked(&service, user(FAR), json!({ "on_nothing_found": "answer" })).await;
-    assert!(text(&own).starts_with("(The documents do not say anything about this; the answer is the model's own.)\n\n"));
+    assert!(
+        text(&own).starts_with("(The documents do not say anything about this; the answer is the model's own.)\n\n")
+    );
     assert_eq!((mark(&own), &own["ragstone"]["citations"]), (&json!("without_passages"), &json!([])));
     assert!(own["usage"]["completion_tokens"].as_u64().unwrap() > 0);
     let usual = asked(&service, user(FAR), json!({ "on_nothing_found": "as_usual" })).await;
@@ -146,11 +148,12 @@ async fn the_command_line_and_agents_say_it() {
     assert_eq!(none, "nothing in `house` was found\n");
     folder.run(&["search", FAR, "--min-similarity", "2"]).failed_with(&["a number from -1 to 1"]);
     let shown = folder.run(&["explain", FAR]).succeeded().stdout;
-    assert!(shown.contains("similarity to the question: [1] ") && shown.contains("no passage seems to be about"), "{shown}");
+    assert!(
+        shown.contains("similarity to the question: [1] ") && shown.contains("no passage seems to be about"),
+        "{shown}"
+    );
 
-    let call = |tool: &str, arguments: Value| {
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": tool, "arguments": arguments } })
-    };
+    let call = |tool: &str, arguments: Value| json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": tool, "arguments": arguments } });
     let found = service.ask("/mcp", &call("search", json!({ "query": FAR }))).await;
     assert_eq!(found["result"]["structuredContent"]["nothing_found"], true, "{found}");
     let answer = service.ask("/mcp", &call("ask", json!({ "question": FAR }))).await;
@@ -170,7 +173,18 @@ async fn files_are_found_by_name_place_time_and_what_was_noted() {
     write("papers/Old papers/roof.txt", "The roof was made of tiles.", 1_546_300_800);
     let papers = folder.path().join("papers");
     let papers = papers.to_str().unwrap();
-    let noted = ["ingest", papers, "--collection", "house", "--metadata", "owner=ruth", "--metadata", "tag=a", "--metadata", "tag=b"];
+    let noted = [
+        "ingest",
+        papers,
+        "--collection",
+        "house",
+        "--metadata",
+        "owner=ruth",
+        "--metadata",
+        "tag=a",
+        "--metadata",
+        "tag=b",
+    ];
     folder.run(&noted).succeeded();
     folder.run(&["ingest", papers, "--metadata", "path=x"]).failed_with(&["told by the file itself"]);
     folder.run(&["ingest", papers, "--metadata", "x"]).failed_with(&["KEY=VALUE"]);
@@ -227,13 +241,20 @@ async fn files_are_found_by_name_place_time_and_what_was_noted() {
     assert_eq!(untagged["data"], json!([]));
 
     // Uploads are told both.
-    let put = "/v1/collections/house/files/cellar.md?metadata=%7B%22owner%22%3A%22ida%22%7D&changed_unix_ms=1735689600000";
+    let put =
+        "/v1/collections/house/files/cellar.md?metadata=%7B%22owner%22%3A%22ida%22%7D&changed_unix_ms=1735689600000";
     assert_eq!(service.put(put, b"# Cellar\n\nThe cellar is dry.").await.0, 200);
     let cellar = json!({ "query": "cellar", "filter": { "type": "eq", "key": "owner", "value": "ida" } });
     let cellar = service.ask(SEARCH, &cellar).await;
     let metadata = &cellar["data"][0]["passage"]["metadata"];
     assert_eq!((&metadata["changed"], &metadata["file"]), (&json!("2025-01-01T00:00:00Z"), &json!("cellar.md")));
-    for wrong in ["metadata=x", "metadata=%7B%22file%22%3A1%7D", "changed_unix_ms=x", "changed_unix_ms=99999999999999999", "other=1"] {
+    for wrong in [
+        "metadata=x",
+        "metadata=%7B%22file%22%3A1%7D",
+        "changed_unix_ms=x",
+        "changed_unix_ms=99999999999999999",
+        "other=1",
+    ] {
         let (status, body) = service.put(&format!("/v1/collections/house/files/a.md?{wrong}"), b"x").await;
         assert_eq!(status, 400, "{wrong}: {body}");
     }

@@ -30,7 +30,9 @@ pub(crate) fn note(question: &str) -> &'static str {
         Some(Language::Korean) => "(문서에는 이에 관한 내용이 없습니다. 다음은 모델의 답변일 뿐입니다.)",
         Some(Language::Arabic) => "(لا يوجد في المستندات شيء عن هذا، وهذه إجابة النموذج وحده.)",
         Some(Language::Thai) => "(ในเอกสารไม่มีข้อมูลเกี่ยวกับเรื่องนี้ คำตอบต่อไปนี้มาจากแบบจำลองเอง)",
-        Some(Language::English) | None => "(The documents do not say anything about this; the answer is the model's own.)",
+        Some(Language::English) | None => {
+            "(The documents do not say anything about this; the answer is the model's own.)"
+        }
     }
 }
 

@@ -96,8 +96,7 @@ impl Pipeline {
         rounds.push(report(query, new, &prefilled, started.elapsed_ms()));
         metrics::counter!("ragstone_retrieval_rounds_total").increment(rounds.len() as u64);
         let speculation = None;
-        let found =
-            Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
+        let found = Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
         Ok(Reached::Prompt(Box::new(found)))
     }
 

@@ -102,8 +102,7 @@ impl Pipeline {
         self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
         let speculation = (speculation.stages > 0).then_some(speculation);
         let rounds = Vec::new();
-        let found =
-            Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
+        let found = Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
         Ok(Reached::Prompt(Box::new(found)))
     }
 

@@ -29,7 +29,8 @@ fn search() -> Tool {
         "min_similarity": min_similarity(),
         "filter": filter(),
     });
-    let nothing_found = "True where no passage is about the query: those that are there are the nearest, and do not answer it.";
+    let nothing_found =
+        "True where no passage is about the query: those that are there are the nearest, and do not answer it.";
     let output = json!({ "collection": { "type": "string" }, "nothing_found": { "type": "boolean", "description": nothing_found }, "passages": { "type": "array", "items": passage() } });
     tool(
         "search",

@@ -196,7 +196,12 @@ mod tests {
         let mut candidates = Candidates::default();
         let ranking = candidates.rank(found(texts), 100);
         let scores: Vec<Option<f32>> = alone(&ranking, texts.len()).into_iter().map(Some).collect();
-        candidates.best(&scores, &Similarities::default(), top_k).0.into_iter().map(|hit| (hit.stored.passage.document_id, hit.score)).collect()
+        candidates
+            .best(&scores, &Similarities::default(), top_k)
+            .0
+            .into_iter()
+            .map(|hit| (hit.stored.passage.document_id, hit.score))
+            .collect()
     }
 
     #[test]

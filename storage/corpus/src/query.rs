@@ -9,8 +9,8 @@ use lancedb::index::scalar::{BooleanQuery, FtsQuery, FullTextSearchQuery, MatchQ
 use lancedb::query::{QueryBase, Select};
 use ragstone_env::Env;
 
-use super::disk::{caught, failed};
 use super::candidates::Similarities;
+use super::disk::{caught, failed};
 use super::filter::{self, Filter};
 use super::identifiers::Identifiers;
 use super::relevance::cosine;

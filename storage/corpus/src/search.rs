@@ -377,11 +377,13 @@ fn best(
         SearchMode::FullText if !candidates.passages.is_empty() => None,
         _ => asked.is_any_relevant(&candidates, [&by_vector, &by_text, &named], similarities),
     };
-    let best_similarity = similarities.values().copied().filter(|similarity| similarity.is_finite()).max_by(f32::total_cmp);
+    let best_similarity =
+        similarities.values().copied().filter(|similarity| similarity.is_finite()).max_by(f32::total_cmp);
     let kept = |(at, score): (usize, f32)| {
         let StoredPassage { passage: Passage { title, text, .. }, row, .. } = &candidates.passages[at];
         let is_below = |bound: f32| similarities.get(row).is_some_and(|similarity| *similarity < bound);
-        let is_out = options.min_similarity.is_some_and(is_below) && !asked.identifiers.has_code_in(&content(title, text));
+        let is_out =
+            options.min_similarity.is_some_and(is_below) && !asked.identifiers.has_code_in(&content(title, text));
         (!is_out).then_some(score)
     };
     let scores: Vec<Option<f32>> = scores.into_iter().enumerate().map(kept).collect();

@@ -29,10 +29,14 @@ pub fn check_given(given: &Map<String, Value>) -> Result<()> {
     for (key, value) in given {
         let shown = key.escape_debug().to_string();
         if RESERVED.contains(&key.as_str()) {
-            return refused(format!("the metadata may not say `{key}`: that is told by the file itself; choose another name"));
+            return refused(format!(
+                "the metadata may not say `{key}`: that is told by the file itself; choose another name"
+            ));
         }
         if key.is_empty() || key.len() > MAX_KEY_BYTES || key.chars().any(char::is_control) {
-            return refused(format!("`{shown}` is no name of metadata: it has 1 to {MAX_KEY_BYTES} bytes and no control characters"));
+            return refused(format!(
+                "`{shown}` is no name of metadata: it has 1 to {MAX_KEY_BYTES} bytes and no control characters"
+            ));
         }
         let is_right = match value {
             Value::Array(values) => values.len() <= MAX_VALUES && values.iter().all(is_scalar),
@@ -47,7 +51,9 @@ pub fn check_given(given: &Map<String, Value>) -> Result<()> {
     }
     let bytes = super::metadata_json(given).len();
     if bytes > MAX_BYTES {
-        return refused(format!("the metadata comes to {bytes} bytes; give at most {MAX_BYTES}, as it stands beside every passage"));
+        return refused(format!(
+            "the metadata comes to {bytes} bytes; give at most {MAX_BYTES}, as it stands beside every passage"
+        ));
     }
     Ok(())
 }
@@ -102,7 +108,10 @@ mod tests {
             (json!({ "a": { "b": 1 } }), "must be a text"),
             (json!({ "a": [["b"]] }), "must be a text"),
             (json!({ "a": "x".repeat(513) }), "must be a text"),
-            (json!({ "a": "x".repeat(500), "b": "x".repeat(500), "c": "x".repeat(500), "d": "x".repeat(500), "e": "x".repeat(500) }), "bytes"),
+            (
+                json!({ "a": "x".repeat(500), "b": "x".repeat(500), "c": "x".repeat(500), "d": "x".repeat(500), "e": "x".repeat(500) }),
+                "bytes",
+            ),
         ] {
             let error = check_given(&map(given)).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
@@ -120,7 +129,8 @@ mod tests {
         assert_eq!(Value::Object(document.metadata), json!({ "project": "roof", "author": "Ada" }));
         // Where there is no more room, what the file says goes.
         let said = map(json!({ "long": "x".repeat(3900), "author": "Ada" }));
-        let document = Document { id: Some("a".into()), text: "x".repeat(1 << 20), metadata: said, ..Document::default() };
+        let document =
+            Document { id: Some("a".into()), text: "x".repeat(1 << 20), metadata: said, ..Document::default() };
         document.check().unwrap();
         let given = map(json!({ "project": "x".repeat(500) }));
         let document = with_given(document, &given);

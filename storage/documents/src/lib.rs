@@ -18,10 +18,10 @@ mod encoding;
 mod epub;
 mod find;
 mod format;
-mod given;
 #[cfg(test)]
 #[path = "../../../tests/fuzz/driver.rs"]
 mod fuzz;
+mod given;
 mod header;
 mod html;
 mod json;
@@ -58,8 +58,8 @@ use bytes::Bytes;
 pub use self::document::{Document, digest, metadata_json, most_beside};
 pub use self::element::{Element, ElementKind};
 pub use self::find::{FoundFile, find_files};
-pub use self::given::{check_given, timestamp, with_given};
 use self::format::{Format, SUPPORTED};
+pub use self::given::{check_given, timestamp, with_given};
 pub use self::name::shown;
 use self::open::Opened;
 use self::parse::{Each, Parsed};

@@ -148,7 +148,8 @@ fn date<'a>(name: &str, value: &'a str) -> Result<&'a str> {
                 && part.parse().is_ok_and(|number| range.contains(&number))
         })
     };
-    let is_day = (1..=3).contains(&parts.len()) && number(0, 4, 1..=9999) && number(1, 2, 1..=12) && number(2, 2, 1..=31);
+    let is_day =
+        (1..=3).contains(&parts.len()) && number(0, 4, 1..=9999) && number(1, 2, 1..=12) && number(2, 2, 1..=31);
     let is_time = value.len() == day.len() || (parts.len() == 3 && is_time(&value[day.len() + 1..]));
     if is_day && is_time {
         return Ok(value);

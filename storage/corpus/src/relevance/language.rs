@@ -128,8 +128,7 @@ impl Letters {
             (cyrillic, Self::Of(Language::Russian)),
             (others, Self::Others),
         ];
-        let (most, letters) =
-            weights.into_iter().max_by_key(|(weight, _)| *weight).unwrap_or((0, Self::Others));
+        let (most, letters) = weights.into_iter().max_by_key(|(weight, _)| *weight).unwrap_or((0, Self::Others));
         match most.max(latin) {
             0 => Self::Others,
             _ if most > latin => letters,
@@ -154,7 +153,10 @@ fn by_small_words(text: &str) -> Option<Language> {
 
 /// Whether a word in small letters holds sentences of one of these languages together.
 pub(super) fn is_small_word(word: &str) -> bool {
-    const SHARED: &[&str] = &["a", "an", "as", "in", "on", "or", "la", "un", "de", "se", "en", "es", "que", "am", "du", "son", "ou", "no", "was", "war"];
+    const SHARED: &[&str] = &[
+        "a", "an", "as", "in", "on", "or", "la", "un", "de", "se", "en", "es", "que", "am", "du", "son", "ou", "no",
+        "was", "war",
+    ];
     SHARED.contains(&word) || SMALL_WORDS.iter().any(|(_, small)| small.contains(&word))
 }
 

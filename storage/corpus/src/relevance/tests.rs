@@ -3,11 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn unrelated() -> Unrelated {
-    let means = [
-        (Language::English, 0.1),
-        (Language::German, 0.3),
-        (Language::Chinese, 0.7),
-    ];
+    let means = [(Language::English, 0.1), (Language::German, 0.3), (Language::Chinese, 0.7)];
     Unrelated { mean: 0.1, deviation: 0.08, means: means.into_iter().collect() }
 }
 

@@ -90,7 +90,8 @@ async fn every_hit_tells_its_similarity_whatever_found_it() {
 async fn what_is_less_similar_is_left_out_but_for_what_has_the_code() {
     let folder = tempfile::tempdir().unwrap();
     let corpus = filled(folder.path()).await;
-    let bounded = |min_similarity, mode| SearchOptions { min_similarity: Some(min_similarity), mode, ..SearchOptions::default() };
+    let bounded =
+        |min_similarity, mode| SearchOptions { min_similarity: Some(min_similarity), mode, ..SearchOptions::default() };
     for mode in [SearchMode::Fused, SearchMode::Vector, SearchMode::FullText] {
         let query = "slate on the roof of the mill";
         let all = searched(&corpus, query, &bounded(-1.0, mode)).await.hits;
@@ -101,7 +102,11 @@ async fn what_is_less_similar_is_left_out_but_for_what_has_the_code() {
                 .filter(|hit| hit.similarity.unwrap() >= bound)
                 .map(|hit| hit.passage.document_id.as_str())
                 .collect();
-            assert_eq!(kept.iter().map(|hit| &*hit.passage.document_id).collect::<Vec<_>>(), expected, "{mode:?} {bound}");
+            assert_eq!(
+                kept.iter().map(|hit| &*hit.passage.document_id).collect::<Vec<_>>(),
+                expected,
+                "{mode:?} {bound}"
+            );
         }
     }
     let coded = searched(&corpus, "where does ppr1670 belong", &bounded(0.99, SearchMode::Fused)).await;
