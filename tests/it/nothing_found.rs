@@ -45,6 +45,13 @@ async fn that_nothing_was_found_is_said_in_the_questions_language_and_every_prot
     assert_eq!((text(&answer), mark(&answer)), (SAID, &json!("said")), "{answer}");
     assert_eq!((&answer["usage"]["prompt_tokens"], &answer["ragstone"]["citations"]), (&json!(0), &json!([])));
     assert_eq!(answer["ragstone"]["grounding"]["state"], "not_in_passages");
+    let others = [
+        ("de", "Die Heizung wartet die Firma Hoff jedes Jahr im Oktober."),
+        ("es", "La caldera la revisa la empresa Hoff cada año en octubre."),
+        ("zh", "锅炉由霍夫公司每年十月维修。"),
+        ("th", "บริษัทฮอฟฟ์ตรวจหม้อต้มน้ำทุกเดือนตุลาคม"),
+    ];
+    service.add("house", &others).await;
     for (question, said) in [
         ("Wie viele Monde hat der Planet Saturn?", "Dazu steht nichts in den Dokumenten."),
         ("¿Cuántas lunas tiene Saturno?", "Los documentos no dicen nada sobre esto."),

@@ -33,6 +33,10 @@ const ALL_WORDS: f32 = 6.0;
 /// A language whose unrelated questions are so many standard deviations more alike than those of the language that the model reads best is one
 /// that it does not read.
 const UNREAD: f32 = 6.0;
+/// Languages that the model reads so nearly as well as the best one are near to each other where they say the same.
+const CROSSES: f32 = 2.0;
+/// Bytes of a passage by which its language is told.
+const TOLD_BY: usize = 400;
 /// The share of the question's words that a passage has, where words alone judge.
 const LEAST_SHARE: f32 = 0.15;
 /// A model to which unrelated questions are so alike in every language tells nothing.
@@ -103,8 +107,22 @@ impl Unrelated {
             // Nothing is known of it.
             Letters::Others => return By::Nothing,
         };
-        let is_read = self.means.get(&language).is_some_and(|mean| (mean - self.mean) / self.deviation < UNREAD);
-        if is_read { By::Similarity } else { By::Words }
+        if self.above(language) < UNREAD { By::Similarity } else { By::Words }
+    }
+
+    /// How much more alike unrelated texts of a language are than those of the one that is read best, in standard deviations.
+    fn above(&self, language: Language) -> f32 {
+        self.means.get(&language).map_or(f32::INFINITY, |mean| (mean - self.mean) / self.deviation)
+    }
+
+    /// Whether all passages are in other languages than the question, and the model does not read both as well.
+    fn cannot_compare(&self, question: &str, candidates: &[Candidate]) -> bool {
+        let Some(asked) = Language::of(question) else { return false };
+        let crosses = |other: Language| self.above(asked).max(self.above(other)) < CROSSES;
+        let is_other = |passage: &Candidate| {
+            Language::of(beginning(&passage.content)).is_some_and(|other| other != asked && !crosses(other))
+        };
+        !candidates.is_empty() && candidates.iter().all(is_other)
     }
 }
 
@@ -148,24 +166,27 @@ pub(super) struct Candidate {
 }
 
 /// Whether one of the passages is about the question; `None` where that cannot be told.
-pub(super) fn is_any_relevant(
-    question: &str,
-    unrelated: Option<&Unrelated>,
-    mut candidates: impl Iterator<Item = Candidate>,
-) -> Option<bool> {
+pub(super) fn is_any_relevant(question: &str, unrelated: Option<&Unrelated>, candidates: &[Candidate]) -> Option<bool> {
     let unrelated = unrelated?;
     let asked = Content::of(question);
-    match unrelated.judges(question) {
-        By::Nothing => None,
-        By::Words if asked.is_empty() => None,
-        By::Words => Some(candidates.any(|passage| asked.share_in(&passage.content) >= LEAST_SHARE)),
-        By::Similarity => Some(candidates.any(|passage| {
+    let is_relevant = match unrelated.judges(question) {
+        By::Nothing => return None,
+        By::Words if asked.is_empty() => return None,
+        By::Words => candidates.iter().any(|passage| asked.share_in(&passage.content) >= LEAST_SHARE),
+        By::Similarity => candidates.iter().any(|passage| {
             // What has no vector is not less similar than what unrelated texts are.
             let similarity = passage.similarity.unwrap_or(unrelated.mean);
             let above = (similarity - unrelated.mean) / unrelated.deviation;
             above + ALL_WORDS * asked.share_in(&passage.content) >= BOUND
-        })),
-    }
+        }),
+    };
+    // It may be there in another language, of which this model does not know what means the same.
+    (is_relevant || !unrelated.cannot_compare(question, candidates)).then_some(is_relevant)
+}
+
+/// A text's beginning, by which its language is told.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TOLD_BY)]
 }
 
 #[cfg(test)]

@@ -332,7 +332,8 @@ impl<'a> Asked<'a> {
         if !self.identifiers.is_empty() && judged.iter().any(has_code) {
             return Some(true);
         }
-        is_any_relevant(self.query, self.unrelated.as_deref(), judged.iter().map(|at| candidate(*at)))
+        let judged: Vec<Candidate> = judged.into_iter().map(candidate).collect();
+        is_any_relevant(self.query, self.unrelated.as_deref(), &judged)
     }
 }
 

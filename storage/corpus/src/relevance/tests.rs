@@ -8,9 +8,9 @@ fn unrelated() -> Unrelated {
 }
 
 fn judged(question: &str, passages: &[(Option<f32>, &str)]) -> Option<bool> {
-    let candidates =
-        passages.iter().map(|(similarity, content)| Candidate { similarity: *similarity, content: (*content).into() });
-    is_any_relevant(question, Some(&unrelated()), candidates)
+    let candidate =
+        |(similarity, content): &(Option<f32>, &str)| Candidate { similarity: *similarity, content: (*content).into() };
+    is_any_relevant(question, Some(&unrelated()), &passages.iter().map(candidate).collect::<Vec<_>>())
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn similarity_and_words_make_up_for_each_other() {
     assert_eq!(judged(question, &[(None, "Mara pays for the mill's new roof.")]), Some(true), "without a vector");
     assert_eq!(judged(question, &[(Some(-0.2), "roof")]), Some(false));
     assert_eq!(judged(question, &[]), Some(false));
-    assert_eq!(is_any_relevant(question, None, std::iter::empty()), None, "nothing is known of the model");
+    assert_eq!(is_any_relevant(question, None, &[]), None, "nothing is known of the model");
 }
 
 #[test]
@@ -32,6 +32,20 @@ fn of_a_language_that_the_model_does_not_read_words_judge() {
     assert_eq!(judged("月球离地球有多远", &[(Some(0.95), laundry)]), Some(false), "all is alike to it");
     assert_eq!(judged("Ποιος πληρώνει;", &[(Some(0.95), laundry)]), None, "nothing is known of it");
     assert_eq!(judged("คำถาม", &[(Some(0.9), laundry)]), Some(false), "not measured: words");
+}
+
+#[test]
+fn of_passages_in_another_language_nothing_is_said_unless_the_model_reads_both_as_well() {
+    let german = "Der Garten hinter der Mühle ist voll Mohn, und der Müller gießt ihn.";
+    let question = "What grows behind the mill?";
+    assert_eq!(judged(question, &[(Some(0.1), german)]), None);
+    assert_eq!(judged(question, &[(Some(0.1), german), (Some(0.0), "The boats are in the harbour.")]), Some(false));
+    assert_eq!(judged("Wann ist das Fest?", &[(Some(0.1), "The boats are in the harbour.")]), None);
+    assert_eq!(judged(question, &[(Some(0.6), german)]), Some(true), "similar all the same");
+    assert_eq!(judged("月球离地球有多远", &[(Some(0.1), german)]), None);
+    let both = Unrelated { means: [(Language::English, 0.1), (Language::German, 0.2)].into(), ..unrelated() };
+    let passage = [Candidate { similarity: Some(0.1), content: german.into() }];
+    assert_eq!(is_any_relevant(question, Some(&both), &passage), Some(false));
 }
 
 #[test]
@@ -79,8 +93,8 @@ fn the_questions_are_of_all_languages_and_in_them() {
 proptest! {
     #[test]
     fn any_text_is_judged(question in any::<String>(), passage in any::<String>(), similarity in any::<f32>()) {
-        let candidate = || [Candidate { similarity: Some(similarity), content: passage.clone() }].into_iter();
-        let judged = is_any_relevant(&question, Some(&unrelated()), candidate());
+        let candidate = Candidate { similarity: Some(similarity), content: passage.clone() };
+        let judged = is_any_relevant(&question, Some(&unrelated()), &[candidate]);
         if similarity.is_nan() {
             prop_assert!(judged != Some(true) || unrelated().judges(&question) != By::Similarity);
         }
