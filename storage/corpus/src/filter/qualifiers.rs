@@ -120,7 +120,7 @@ fn condition(kind: Kind, name: &str, value: &str) -> Result<Value> {
         Kind::Path => is("prefix", PATH, value.trim_start_matches("./").trim_start_matches('/')),
         Kind::Folder => {
             let folder = value.trim_start_matches("./").trim_matches('/');
-            any(vec![is("eq", FOLDER, folder), is("prefix", FOLDER, &format!("{folder}/"))])
+            one_of(vec![is("eq", FOLDER, folder), is("prefix", FOLDER, &format!("{folder}/"))])
         }
         Kind::File => match (value.strip_prefix('*'), value.strip_suffix('*')) {
             (Some(_), Some(_)) => match value.trim_matches('*') {
@@ -130,7 +130,7 @@ fn condition(kind: Kind, name: &str, value: &str) -> Result<Value> {
             (Some(end), None) => is("suffix", FILE, end),
             (None, Some(beginning)) => is("prefix", FILE, beginning),
             // A name without its ending.
-            (None, None) => any(vec![is("eq", FILE, value), is("prefix", FILE, &format!("{value}."))]),
+            (None, None) => one_of(vec![is("eq", FILE, value), is("prefix", FILE, &format!("{value}."))]),
         },
         Kind::After => is("gte", CHANGED, date(name, value)?),
         Kind::Before => is("lt", CHANGED, date(name, value)?),
@@ -164,7 +164,7 @@ fn is_time(text: &str) -> bool {
         && parts.iter().all(|part| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn any(mut conditions: Vec<Value>) -> Value {
+fn one_of(mut conditions: Vec<Value>) -> Value {
     match conditions.len() {
         1 => conditions.remove(0),
         _ => json!({ "type": "or", "filters": conditions }),
@@ -181,7 +181,7 @@ fn all(conditions: Vec<(Kind, Value)>) -> Result<Option<Filter>> {
             None => kinds.push((kind, vec![condition])),
         }
     }
-    let filters = kinds.into_iter().map(|(_, conditions)| Filter::parse(&any(conditions))).collect::<Result<_>>()?;
+    let filters = kinds.into_iter().map(|(_, conditions)| Filter::parse(&one_of(conditions))).collect::<Result<_>>()?;
     Filter::all_of(filters)
 }
 
