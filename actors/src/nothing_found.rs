@@ -290,7 +290,8 @@ mod tests {
         for text in ["-1", "1", "0.5", "-0", "1e0", "+0.5", ".5"] {
             assert!(matches!(text.parse(), Ok(MinSimilarity::Least(least)) if (-1.0..=1.0).contains(&least)), "{text}");
         }
-        for text in ["1.0001", "-1.0001", "1e9", "NaN", "-inf", "infinity", "0,5", "0.5 ", "0x0", "٠", "AUTO", "\u{0}"] {
+        for text in ["1.0001", "-1.0001", "1e9", "NaN", "-inf", "infinity", "0,5", "0.5 ", "0x0", "٠", "AUTO", "\u{0}"]
+        {
             assert!(text.parse::<MinSimilarity>().is_err(), "{text}");
         }
     }
