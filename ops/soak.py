@@ -103,7 +103,7 @@ class Load:
         reuse = draw.choices(["auto", "exact", "off", {"ratio": 0.3}], [6, 3, 1, 2])[0]
         body = {
             "messages": [{"role": "user", "content": question}], "max_tokens": draw.randrange(1, 12), "temperature": 0,
-            "ragstone": {"collection": draw.choice(COLLECTIONS), "top_k": draw.randrange(1, 6), "reuse": reuse},
+            "ragstone": {"collection": draw.choice(COLLECTIONS), "top_k": draw.randrange(1, 6), "reuse": reuse, "on_nothing_found": "as_usual"},
         }
         status, answer = self.service.call("POST", "/v1/chat/completions", body)
         return status if status in (200, 429, 503) else answer

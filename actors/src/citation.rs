@@ -23,6 +23,12 @@ pub struct Citation {
     pub text: String,
     /// What the search scored it, or the reranker between 0 and 1 where there was one; `None` for documents given inline.
     pub score: Option<f32>,
+    /// Cosine similarity to the question, from -1 to 1; absent of documents given inline, and where vectors are not compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub similarity: Option<f32>,
+    /// When its document's file was changed last, as ISO 8601 writes it, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed: Option<String>,
     /// Other documents and places where the search found the same text, which stands in the prompt once; 8 at most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also_in: Vec<Elsewhere>,

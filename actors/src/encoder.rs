@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use ragstone_corpus::PassageEncoder;
+use ragstone_corpus::{PassageEncoder, Unrelated};
 use ragstone_kernels::background;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::Result;
 
+use crate::measured::Measured;
 use crate::prompt::PromptFormat;
 
 /// The embedding model, and the language model's tokenizer with the passage's form in a prompt.
@@ -16,6 +17,7 @@ pub struct ModelEncoder {
     tokenizer: Arc<Tokenizer>,
     tokenizer_identity: String,
     format: PromptFormat,
+    unrelated: Arc<Measured>,
 }
 
 impl ModelEncoder {
@@ -27,7 +29,13 @@ impl ModelEncoder {
         format: PromptFormat,
     ) -> Self {
         let tokenizer_identity = format!("{tokenizer_digest}/{}", format.passage);
-        Self { sentence, tokenizer, tokenizer_identity, format }
+        let unrelated = Arc::new(Measured::known(sentence.identity()));
+        Self { sentence, tokenizer, tokenizer_identity, format, unrelated }
+    }
+
+    /// What is known, and may become known, of how alike unrelated texts are to the embedding model.
+    pub(crate) fn measured(&self) -> &Arc<Measured> {
+        &self.unrelated
     }
 }
 
@@ -62,5 +70,9 @@ impl PassageEncoder for ModelEncoder {
         // The two special tokens stand once in a passage, not once in each of its sentences. A text that cannot be tokenized
         // is cut by its bytes, of which it has at least as many as tokens.
         self.sentence.token_count(text).map_or(text.len(), |count| count.saturating_sub(2))
+    }
+
+    fn unrelated(&self) -> Option<Arc<Unrelated>> {
+        self.unrelated.get()
     }
 }

@@ -63,6 +63,11 @@ pub struct Grounding {
 }
 
 impl Grounding {
+    /// Of an answer that says that there is none.
+    pub(crate) fn not_in_passages() -> Self {
+        Self { state: GroundingState::NotInPassages, passages: Vec::new(), missing: Vec::new() }
+    }
+
     /// A sentence for people.
     pub fn in_words(&self) -> String {
         match self.state {
@@ -98,7 +103,7 @@ pub(crate) fn of(answer: &str, citations: &[Citation]) -> Option<Grounding> {
         return None;
     }
     if is_refusal(answer) {
-        return Some(Grounding { state: GroundingState::NotInPassages, passages: Vec::new(), missing: Vec::new() });
+        return Some(Grounding::not_in_passages());
     }
     let (plain, has_names) = (without_marks(answer), !has_capital_nouns(citations));
     let mut said = words(&plain, TELLING, has_names);

@@ -33,7 +33,9 @@ pub mod language_model;
 pub mod library;
 mod loaded_model;
 mod manner;
+mod measured;
 mod nodes;
+pub mod nothing_found;
 mod pipeline;
 mod plans;
 pub mod prefill;
@@ -64,6 +66,7 @@ pub use citation::Citation;
 pub use embedding::Embedded;
 pub use folders::{Folders, Progress};
 pub use grounding::{Grounding, GroundingState};
+pub use nothing_found::{Answered, MinSimilarity, NothingFound, OnNothingFound};
 pub use plans::PlanRecord;
 pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 pub use question::{

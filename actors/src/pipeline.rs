@@ -41,6 +41,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Feed, Happened};
 use crate::eviction::Evictor;
 use crate::manner::Manner;
+use crate::nothing_found::NothingFound;
 use crate::plans::Plans;
 use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut};
@@ -128,8 +129,17 @@ struct Found {
     retrieve_ms: f64,
     rerank: Option<RerankReport>,
     words_only: bool,
+    nothing_found: Option<NothingFound>,
     speculation: Option<Speculation>,
     rounds: Vec<RoundReport>,
+}
+
+/// How far a question came.
+enum Reached {
+    /// Its prompt is prefilled.
+    Prompt(Box<Found>),
+    /// The collection has nothing about it, and that is the answer.
+    Nothing { nothing_found: Option<NothingFound>, retrieve_ms: f64, words_only: bool },
 }
 
 /// A prefilled sequence that decodes now.
@@ -156,17 +166,26 @@ impl Pipeline {
         let asking = Asking { question: Arc::new(question), found_in, deadline, constraint, task: Task::Answer };
 
         let before = self.search_rounds(&asking, &admission).await?;
-        let found = match before {
+        let reached = match before {
             Some(before) => self.answer_rounds(&asking, before).await?,
             None => self.find_and_prefill(&asking).await?,
         };
-        let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, speculation, rounds } = found;
         let total_ms = arrived.elapsed_ms();
+        let found = match reached {
+            Reached::Prompt(found) => *found,
+            Reached::Nothing { nothing_found, retrieve_ms, words_only } => {
+                let ttft = Ttft { total_ms, retrieve_ms, ..Ttft::default() };
+                let report = ReuseReport { nothing_found, words_only, ttft, ..ReuseReport::default() };
+                return Ok(self.say_nothing_found(&asking, &report, &admission));
+            }
+        };
+        let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds } =
+            found;
 
         let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);
         let ttft = Ttft { total_ms, retrieve_ms, rerank_ms, ..Ttft::default() };
-        let report =
-            ReuseReport { rerank, words_only, speculation, rounds, ..self.account(&asking, &mut prefilled, ttft) };
+        let account = self.account(&asking, &mut prefilled, ttft);
+        let report = ReuseReport { rerank, words_only, nothing_found, speculation, rounds, ..account };
         metrics::histogram!("ragstone_ttft_seconds").record(total_ms / 1e3);
         report.speculation.iter().for_each(record_speculation);
         let question = &asking.question;
@@ -180,6 +199,7 @@ impl Pipeline {
             // No more than the context has.
             prompt_tokens: prefilled.prompt_tokens as u32,
             report: report.clone(),
+            note: ending::note(question, nothing_found),
             tokens,
             drafts,
             prompt: prompt.clone(),
@@ -384,7 +404,7 @@ fn inline(context: &Context, tokens: Vec<Arc<[u32]>>) -> Vec<Passage> {
             page: None,
             text: document.text.clone(),
             score: None,
-            also_in: Vec::new(),
+            ..Citation::default()
         };
         Passage { citation, tokens }
     };

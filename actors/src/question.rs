@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
+use crate::nothing_found::{MinSimilarity, OnNothingFound};
 use crate::prefill::Selection;
 use ragstone_pml::{Layout, Prompt, Schema};
 
@@ -107,6 +108,10 @@ pub struct Context {
     pub top_k: Option<usize>,
     /// Which documents of the collection may be found, by their metadata; `None`: all.
     pub filter: Option<Filter>,
+    /// How similar a passage must be to the question; `None`, as the settings have it.
+    pub min_similarity: Option<MinSimilarity>,
+    /// What is done where nothing is; `None`, as the settings have it.
+    pub on_nothing_found: Option<OnNothingFound>,
     /// Searches at the most, 1 to [`MAX_ROUNDS`]: behind each but the last the model begins to answer, and what it says is searched for
     /// next. `None`: one.
     pub rounds: Option<usize>,
@@ -148,6 +153,11 @@ impl Context {
         if self.filter.is_some() && self.collection.is_none() {
             return bad("`filter` chooses among what a search finds; name a collection".to_owned());
         }
+        if (self.min_similarity.is_some() || self.on_nothing_found.is_some()) && self.collection.is_none() {
+            return bad(
+                "`min_similarity` and `on_nothing_found` are about what a search finds; name a collection".to_owned()
+            );
+        }
         if rounds > 1 && self.collection.is_none() {
             return bad("`rounds` searches a collection again; name one".to_owned());
         }
@@ -186,4 +196,26 @@ pub enum Reuse {
     Calibrated,
     /// As `Auto`, at this recompute ratio in `0.0..=1.0`.
     Ratio(f32),
+}
+
+#[cfg(test)]
+impl Question {
+    /// A conversation of roles and texts, over no passages.
+    pub(crate) fn chat_for_tests(messages: &[(&str, &str)]) -> Self {
+        let message = |(role, content): &(&str, &str)| ChatMessage::new(*role, *content);
+        Self {
+            input: Input::Chat { messages: messages.iter().map(message).collect(), tools: Vec::new(), context: None },
+            sampling: SamplingParams::default(),
+            answers: 1,
+            reuse: Reuse::Auto,
+            ends_at_repeat: false,
+            drafts: None,
+            selection: None,
+            explain: false,
+            root: RootCut::Whole,
+            tenant: String::new(),
+            caller: Caller::default(),
+            deadline: Duration::from_secs(60),
+        }
+    }
 }

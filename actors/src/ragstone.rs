@@ -146,6 +146,9 @@ impl Ragstone {
             &loaded.tokenizer_digest,
             settings.prompt.clone(),
         );
+        let measured = passages.measured().clone();
+        measured.recall(&catalog, encoder.identity());
+        let measuring = (encoder.clone(), Arc::downgrade(&catalog));
         let options = corpus_options(&settings, &env);
         let reader = (&loaded.tokenizer, loaded.tokenizer_digest.as_str(), &settings.prompt);
         let earlier = |identity: &str| renewal::earlier(&catalog, identity, reader);
@@ -169,6 +172,7 @@ impl Ragstone {
             tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
         }
         inner.calibrator.run_when_idle();
+        measured.find_out_later(measuring, inner.jobs.stopping().clone());
         let ragstone = Self { inner: Arc::new(inner) };
         ragstone.watch_tiers();
         Ok(ragstone)

@@ -291,5 +291,7 @@ pub(crate) fn earlier(
             return None;
         }
     };
-    Some(Arc::new(ModelEncoder::new(Arc::new(encoder), tokenizer.clone(), digest, format.clone())))
+    let encoder = ModelEncoder::new(Arc::new(encoder), tokenizer.clone(), digest, format.clone());
+    encoder.measured().recall(catalog, identity);
+    Some(Arc::new(encoder))
 }

@@ -1,6 +1,5 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
-use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::segment::SegmentKind;
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::citation::Citation;
 use crate::grounding::Grounding;
+use crate::nothing_found::NothingFound;
 use crate::speculation::Speculation;
 
 /// One item of an answer's stream.
@@ -45,13 +45,6 @@ pub struct Alternative {
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability before temperature and truncation.
     pub logprob: f32,
-}
-
-impl Alternative {
-    /// Tokens with their log-probabilities, as they are told.
-    pub(crate) fn all(top: &[(u32, f32)], tokenizer: &Tokenizer) -> Vec<Self> {
-        top.iter().map(|(id, logprob)| Self { id: *id, bytes: tokenizer.token_bytes(*id), logprob: *logprob }).collect()
-    }
 }
 
 /// How an answer ended.
@@ -154,6 +147,9 @@ pub struct ReuseReport {
     /// How passages were put in order for what is stored, where they could be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrangement: Option<ArrangementReport>,
+    /// Nothing that was found is about the question, and what was done; absent where something is, and where that cannot be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nothing_found: Option<NothingFound>,
     /// Words alone were searched: the collection was built with an embedding model that cannot be loaded, and is not embedded again yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub words_only: bool,

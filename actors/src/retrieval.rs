@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use ragstone_corpus::{Corpus, Filter, Hit, SearchMode, SearchOptions};
+use ragstone_corpus::{Corpus, Filter, Hit, SearchMode, SearchOptions, Searched};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tracing::Instrument;
@@ -37,6 +37,8 @@ pub struct Search {
     pub top_k: usize,
     /// Which documents may be found; `None`: all.
     pub filter: Option<Filter>,
+    /// What is less similar is left out; `None`: nothing is.
+    pub min_similarity: Option<f32>,
     /// Who asks.
     pub caller: Caller,
     /// Who is told what is best so far, at the end of each stage; `None` searches without stages.
@@ -52,6 +54,10 @@ pub struct Retrieved {
     pub search_ms: f64,
     /// The collection's embedding model cannot be loaded.
     pub words_only: bool,
+    /// Whether any passage is about the query; `None` where that cannot be told.
+    pub is_relevant: Option<bool>,
+    /// The greatest similarity of any passage that was looked at.
+    pub best_similarity: Option<f32>,
 }
 
 impl Service for Retriever {
@@ -64,7 +70,12 @@ impl Service for Retriever {
     async fn handle(self: Arc<Self>, search: Search) -> Result<Retrieved> {
         let corpus = self.corpus.clone();
         let found = in_turn((&self.processors, search.caller), &self.runtime, async move {
-            let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused, filter: search.filter };
+            let options = SearchOptions {
+                top_k: search.top_k,
+                mode: SearchMode::Fused,
+                filter: search.filter,
+                min_similarity: search.min_similarity,
+            };
             let (query, is_staged) = (beginning(&search.query), search.stages.is_some());
             let mut stage = |hits: Vec<Hit>| {
                 // Whoever has left waits for the result, or for nothing.
@@ -72,7 +83,13 @@ impl Service for Retriever {
             };
             let words_only = corpus.built_with(&search.collection).await?.words_only;
             let found = corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await;
-            found.map(|(hits, search_ms)| Retrieved { hits, search_ms, words_only })
+            found.map(|Searched { hits, search_ms, is_relevant, best_similarity }| Retrieved {
+                hits,
+                search_ms,
+                words_only,
+                is_relevant,
+                best_similarity,
+            })
         });
         found.await?
     }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::{EngineOptions, Lookup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::language_model::Device;
+use crate::nothing_found::{MinSimilarity, OnNothingFound};
 use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
 use crate::size;
@@ -122,6 +123,10 @@ pub struct Settings {
     /// Passages that are retrieved for a question to be put in order by the reranker, of which the best `top_k` are taken; 0: none, the
     /// search's own order counts.
     pub rerank: usize,
+    /// How similar a passage must be to a question: `auto`, as the embedding model was measured; `off`; or cosine similarity from -1 to 1.
+    pub min_similarity: MinSimilarity,
+    /// What is done with a question about which nothing is found.
+    pub on_nothing_found: OnNothingFound,
     /// What the embedding model reads before a question; none given takes what its own files say, mostly nothing.
     pub embed_query_prompt: Option<String>,
     /// What it reads before a passage; with another one its vectors are others, and what was ingested is to be ingested again.
@@ -209,6 +214,8 @@ impl Default for Settings {
             arrange: true,
             top_k: None,
             rerank: 0,
+            min_similarity: MinSimilarity::default(),
+            on_nothing_found: OnNothingFound::default(),
             embed_query_prompt: None,
             embed_passage_prompt: None,
             chunk_tokens: 256,

@@ -16,7 +16,8 @@ use crate::citation::Citation;
 use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
-use crate::grounding;
+use crate::grounding::{self, Grounding};
+use crate::nothing_found::{Answered, NothingFound};
 use crate::read_prompt::ReadPrompt;
 use crate::report::{Alternative, Answer, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
 use crate::turns::Place;
@@ -56,6 +57,8 @@ pub(crate) struct Opened {
     pub drafts: Arc<DraftCounts>,
     /// The prompt, where it may be wanted back.
     pub prompt: Option<Arc<ReadPrompt>>,
+    /// What stands before what the model says.
+    pub note: Option<String>,
     pub stop: Vec<String>,
     /// Whether the answer ends where it goes round in circles.
     pub ends_at_repeat: bool,
@@ -84,11 +87,19 @@ impl AnswerStream {
             prompt: opened.prompt,
             end_token: None,
             deadline: opened.deadline,
-            ready: std::collections::VecDeque::new(),
+            ready: opened.note.map(Event::Tail).into_iter().collect(),
             ended: false,
             span: tracing::info_span!("decode", tokens = Empty, finish = Empty),
             _admission: opened.admission,
         }
+    }
+
+    /// An answer that no model gives. Its stream has the text, and the end.
+    pub(crate) fn said(opened: Opened, text: String, tokenizer: Arc<Tokenizer>) -> Self {
+        let mut stream = Self::new(opened, tokenizer);
+        stream.ready.push_back(Event::Tail(text));
+        stream.finish(FinishReason::Stop);
+        stream
     }
 
     /// What was reused and where the time to the first token went.
@@ -193,7 +204,10 @@ impl AnswerStream {
         self.report.drafts = Drafts::of(self.drafts.get());
         let (report, end_token) = (self.report.clone(), self.end_token.take());
         let stop = self.text.stop.met.take();
-        let grounding = grounding::of(&self.said, &self.citations);
+        let grounding = match &report.nothing_found {
+            Some(NothingFound { answered: Answered::Said, .. }) => Some(Grounding::not_in_passages()),
+            _ => grounding::of(&self.said, &self.citations),
+        };
         self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report, stop, grounding, end_token })));
     }
 
@@ -209,6 +223,13 @@ impl AnswerStream {
         // Ends here, whenever this is dropped.
         self.span.record("tokens", i64::from(self.completion_tokens));
         self.span = Span::none();
+    }
+}
+
+impl Alternative {
+    /// Tokens with their log-probabilities, as they are told.
+    pub(crate) fn all(top: &[(u32, f32)], tokenizer: &Tokenizer) -> Vec<Self> {
+        top.iter().map(|(id, logprob)| Self { id: *id, bytes: tokenizer.token_bytes(*id), logprob: *logprob }).collect()
     }
 }
 

@@ -51,7 +51,7 @@ def texts():
 
 def question(collection, words, **more):
     body = {"messages": [{"role": "user", "content": words}], "max_tokens": 8, "temperature": 0}
-    return {**body, "ragstone": {"collection": collection, "top_k": 4, **more}}
+    return {**body, "ragstone": {"collection": collection, "top_k": 4, "on_nothing_found": "as_usual", **more}}
 
 
 class Demo:

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use futures::StreamExt;
-use ragstone_actors::{Citation, Grounding, ReuseReport};
+use ragstone_actors::{Answered, Citation, Grounding, MinSimilarity, OnNothingFound, ReuseReport};
 use ragstone_corpus::Filter;
 use ragstone_models::model_source;
 use ragstone_service::access;
@@ -34,6 +34,15 @@ pub struct Args {
     /// Or a filter as JSON
     #[arg(long, value_name = "FILTER", value_parser = metadata::filter)]
     filter: Vec<Filter>,
+    /// How similar passages must be to the question: cosine similarity from -1 to 1, `auto`, or `off` [default: the setting's]
+    #[arg(long, value_name = "SIMILARITY", allow_hyphen_values = true)]
+    min_similarity: Option<MinSimilarity>,
+    /// What to do where no passage is about the question [default: the setting's]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    on_nothing_found: Option<Nothing>,
+    /// Take path:, folder:, file:, name:, after: and before: in the question for words, not for filters
+    #[arg(long)]
+    plain: bool,
     /// Passages to find and put in order, of which the best --top-k are read; 0: none [default: the setting's]
     #[arg(long, value_name = "N")]
     rerank: Option<usize>,
@@ -70,6 +79,16 @@ pub struct Args {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Nothing {
+    /// Say that the documents have nothing, without the model
+    Say,
+    /// The model's own answer, behind a note
+    Answer,
+    /// Answer from the nearest passages
+    AsUsual,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Reuse {
     /// Exact entries first, then blend passages that were computed elsewhere
     Auto,
@@ -91,6 +110,13 @@ impl Args {
             collection: Some(collection),
             top_k: self.top_k,
             filter: Filter::all_of(self.filter.clone())?,
+            qualifiers: !self.plain,
+            min_similarity: self.min_similarity,
+            on_nothing_found: self.on_nothing_found.map(|what| match what {
+                Nothing::Say => OnNothingFound::Say,
+                Nothing::Answer => OnNothingFound::Answer,
+                Nothing::AsUsual => OnNothingFound::AsUsual,
+            }),
             rounds: Some(self.rounds),
             round_tokens: self.round_tokens,
             rerank: self.rerank,
@@ -176,7 +202,13 @@ async fn note(client: &Client) -> String {
 
 fn print(ending: &Ending, collection: &str) -> Result<()> {
     let mut out = String::from("\n");
-    if ending.citations.is_empty() {
+    if let Some(nothing) = &ending.report.nothing_found {
+        out.push_str(&format!("({})\n", nothing.in_words()));
+        if nothing.answered == Answered::Said {
+            out.push_str("(`ragstone search` shows the nearest; --on-nothing-found as-usual answers from them.)\n");
+            return output::text(&out);
+        }
+    } else if ending.citations.is_empty() {
         let note = format!(
             "(Nothing of `{collection}` stood in the prompt: the answer is the model's own, without your documents.)\n"
         );

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use ragstone_actors::ReuseReport;
 use ragstone_actors::report::Blending;
 use ragstone_actors::report::{SegmentReport, Without};
+use ragstone_actors::{Citation, OnNothingFound, ReuseReport};
 use ragstone_env::mebibytes;
 use ragstone_service::access;
 use ragstone_service::api::chat::{AnswerExtension, ChatCompletion, ChatRequest, Extension, GenerationRequest};
@@ -36,7 +36,10 @@ pub struct Args {
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let answer: ChatCompletion = access::with(config, access::asking("explain"), async |client: &Client| {
         let collection = Some(documents::collection(client, args.collection.as_deref()).await?);
-        let extension = Extension { collection, top_k: args.top_k, explain: true, ..Extension::default() };
+        // A prompt is shown, whatever is in it.
+        let on_nothing_found = Some(OnNothingFound::AsUsual);
+        let extension =
+            Extension { collection, top_k: args.top_k, explain: true, on_nothing_found, ..Extension::default() };
         let (max_tokens, temperature) = (Some(1), Some(0.0));
         let generation =
             GenerationRequest { ragstone: Some(extension), max_tokens, temperature, ..GenerationRequest::default() };
@@ -49,6 +52,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
 fn table(AnswerExtension { citations, report, .. }: &AnswerExtension) -> String {
     let heads = ["tokens", "source", "from", "MiB", "load ms", "compute ms", "instead ms"];
     let mut lines = vec![("segment".to_owned(), heads.map(str::to_owned), "why")];
+    let citations_of = citations;
     let mut citations = citations.iter();
     for segment in &report.segments {
         let name = match segment.kind {
@@ -77,9 +81,24 @@ fn table(AnswerExtension { citations, report, .. }: &AnswerExtension) -> String 
     }
     let widest = lines.iter().map(|(_, [_, _, from, ..], _)| from.len()).max().unwrap_or(0);
     let mut out: String = lines.iter().map(|(name, cells, why)| line(name, cells, why, widest + 2)).collect();
+    out.push_str(&found(citations_of, report));
     out.push_str(blending(report.blending));
     out.push_str(&shares(report));
     out.push_str(&times(report));
+    out
+}
+
+/// How similar the passages are to the question, and whether any is about it.
+fn found(citations: &[Citation], report: &ReuseReport) -> String {
+    let mut out = String::new();
+    let similar = citations.iter().filter_map(|citation| Some((citation.number, citation.similarity?)));
+    let similar: Vec<String> = similar.map(|(number, similarity)| format!("[{number}] {similarity:.2}")).collect();
+    if !similar.is_empty() {
+        let _ = writeln!(out, "\nsimilarity to the question: {}", similar.join(", "));
+    }
+    if report.nothing_found.is_some() {
+        out.push_str("no passage seems to be about this question\n");
+    }
     out
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_documents::shown;
+use ragstone_documents::{check_given, shown};
 use ragstone_env::Stopwatch;
 use ragstone_service::access::{self, interrupted};
 use ragstone_service::api::collections::Ingest;
@@ -21,9 +21,11 @@ use ragstone_service::watch::Watch;
 use ragstone_terminal::output;
 use ragstone_terminal::progress::{Progress, Unit, beside_bars};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use self::left::TimeLeft;
 use self::told::{Alone, NotTakenFiles, name_not_taken};
+use crate::cli::metadata;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Between two looks at folders that are watched, at the least.
@@ -42,6 +44,9 @@ pub struct Args {
     /// The collection to add to; created where it is missing. TENANT/NAME names a tenant's
     #[arg(long, value_name = "NAME", default_value = "default")]
     collection: String,
+    /// Note this with every document, for filters: KEY=VALUE; the same KEY again makes a list
+    #[arg(long, value_name = "KEY=VALUE", value_parser = metadata::entry)]
+    metadata: Vec<(String, String)>,
     /// Remove documents, and their KV, of files that were in these folders and are gone
     #[arg(long)]
     prune: bool,
@@ -49,10 +54,10 @@ pub struct Args {
     #[arg(long)]
     watch: bool,
     /// List the ingests that are not finished
-    #[arg(long, conflicts_with_all = ["paths", "prune", "watch", "cancel"])]
+    #[arg(long, conflicts_with_all = ["paths", "prune", "watch", "cancel", "metadata"])]
     list: bool,
     /// End an unfinished ingest for good; what it stored stays
-    #[arg(long, value_name = "INGEST", conflicts_with_all = ["paths", "prune", "watch"])]
+    #[arg(long, value_name = "INGEST", conflicts_with_all = ["paths", "prune", "watch", "metadata"])]
     cancel: Option<u64>,
     /// Print one JSON object; with --watch, one for each change
     #[arg(long)]
@@ -91,16 +96,19 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         return list::cancel(config, job, args.json).await;
     }
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
+    let metadata = metadata::entries(&args.metadata);
+    check_given(&metadata)?;
     if args.watch {
-        return follow(config, &args, paths).await;
+        return follow(config, &args, paths, metadata).await;
     }
-    name_not_taken(&ingest(config, &args, &Ingest { paths, prune: args.prune, only: None }).await?)
+    let wanted = Ingest { paths, prune: args.prune, only: None, metadata };
+    name_not_taken(&ingest(config, &args, &wanted).await?)
 }
 
 /// Ingests, and then whatever changes, until somebody ends it.
-async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()> {
+async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>, metadata: Map<String, Value>) -> Result<()> {
     let mut watch = Watch::begin(paths.clone())?;
-    let mut wanted = Ingest { paths, prune: true, only: None };
+    let mut wanted = Ingest { paths, prune: true, only: None, metadata };
     report(ingest(config, args, &wanted).await?);
     beside_bars(|| eprintln!("watching; Ctrl-C ends it"));
     let mut last_failure = String::new();

@@ -1,7 +1,9 @@
 //! Filters on metadata as a command line has them.
 
 use ragstone_corpus::Filter;
-use serde_json::{Value, json};
+use ragstone_service::api::collections::ReadAs;
+use ragstone_terminal::output::one_line;
+use serde_json::{Map, Value, json};
 
 /// What stands between key and value, the longer ones first, and the filter's type.
 const OPERATORS: [(&str, &str); 7] =
@@ -18,6 +20,38 @@ pub fn filter(text: &str) -> Result<Filter, String> {
         condition(text)?
     };
     Filter::parse(&given).map_err(|error| error.to_string())
+}
+
+/// Reads `KEY=VALUE` of what is to be noted.
+///
+/// # Errors
+/// What is missing, for clap to print.
+pub fn entry(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("write KEY=VALUE, such as project=roof".to_owned()),
+    }
+}
+
+/// Entries as JSON: what is given more than once is a list.
+pub fn entries(given: &[(String, String)]) -> Map<String, Value> {
+    let mut entries = Map::new();
+    for (key, value) in given {
+        let value = Value::from(value.as_str());
+        match entries.get_mut(key) {
+            None => drop(entries.insert(key.clone(), value)),
+            Some(Value::Array(values)) => values.push(value),
+            Some(one) => *one = Value::Array(vec![one.take(), value]),
+        }
+    }
+    entries
+}
+
+/// That a query was read with qualifiers, for people.
+pub fn read_as(ReadAs { query, filter }: &ReadAs) -> String {
+    let filter = serde_json::to_string(filter).unwrap_or_default();
+    let (query, filter) = (one_line(query, 120), one_line(&filter, 240));
+    format!("(searched for \"{query}\" where {filter}; --plain takes the query as it is)")
 }
 
 /// The first operator parts the two; the key ends where it begins.
@@ -41,6 +75,14 @@ fn condition(text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_given_twice_is_a_list() {
+        let given = ["project=roof", " tag = a=b ", "tag=c", "tag=d", "empty="].map(|text| entry(text).unwrap());
+        let expected = json!({ "project": "roof", "tag": ["a=b", "c", "d"], "empty": "" });
+        assert_eq!(Value::Object(entries(&given)), expected);
+        assert!(entry("x").is_err() && entry("=x").is_err());
+    }
 
     #[test]
     fn a_condition_is_parted_at_its_first_operator() {

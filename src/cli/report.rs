@@ -14,10 +14,13 @@ use ragstone_terminal::output::one_line;
 pub fn citations(citations: &[Citation]) -> String {
     let (mut out, mut numbered) = (String::new(), citations.iter().collect::<Vec<_>>());
     numbered.sort_by_key(|citation| citation.number);
-    for Citation { number, document_id, title, source, page, text, also_in, .. } in numbered {
+    for Citation { number, document_id, title, source, page, text, also_in, changed, .. } in numbered {
         let title = one_line(if title.is_empty() { document_id } else { title }, 40);
         let page = page.map_or_else(String::new, |page| format!(", page {page}"));
-        let source = source.as_ref().map_or_else(String::new, |source| format!(" ({}{page})", one_line(source, 60)));
+        let changed = changed.as_deref().map(|time| time.split('T').next().unwrap_or(time));
+        let changed = changed.map_or_else(String::new, |day| format!(", {}", one_line(day, 10)));
+        let source = source.as_ref();
+        let source = source.map_or_else(String::new, |source| format!(" ({}{page}{changed})", one_line(source, 60)));
         let _ = writeln!(out, "  [{number}] {title}{source}: {}", one_line(&paragraphs(text), 70));
         out.push_str(&self::also_in(also_in, "      "));
     }

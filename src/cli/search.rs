@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
+use ragstone_actors::MinSimilarity;
 use ragstone_corpus::{Filter, Hit, SearchMode};
 use ragstone_service::access;
 use ragstone_service::api::collections::{FoundPassages, Search};
@@ -34,6 +35,13 @@ pub struct Args {
     /// Or a filter as JSON
     #[arg(long, value_name = "FILTER", value_parser = metadata::filter)]
     filter: Vec<Filter>,
+    /// How similar passages must be to the query: cosine similarity from -1 to 1; `auto` leaves out none and says where none is about the query;
+    /// `off` [default: the setting's]
+    #[arg(long, value_name = "SIMILARITY", allow_hyphen_values = true)]
+    min_similarity: Option<MinSimilarity>,
+    /// Take path:, folder:, file:, name:, after: and before: in the query for words, not for filters
+    #[arg(long)]
+    plain: bool,
     /// Passages to find and put in order by the reranker, of which the best --top-k show; 0: none [default: the setting's]
     #[arg(long, value_name = "N")]
     rerank: Option<usize>,
@@ -70,6 +78,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
             mode: Some(mode),
             rerank: args.rerank,
             filter: Filter::all_of(args.filter.clone())?,
+            qualifiers: !args.plain,
+            min_similarity: args.min_similarity,
         };
         let path = ["v1", "collections", &collection, "search"];
         let found: FoundPassages = client.post(&path, &wanted).await?;
@@ -86,8 +96,15 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
             );
         });
     }
+    if let Some(read_as) = &found.read_as {
+        beside_bars(|| eprintln!("{}", metadata::read_as(read_as)));
+    }
     if found.data.is_empty() {
         return output::line(&format!("nothing in `{}` was found", output::one_line(&collection, 200)));
+    }
+    if found.nothing_found {
+        let collection = output::one_line(&collection, 200);
+        output::line(&format!("nothing in `{collection}` seems to be about this; the nearest passages:"))?;
     }
     output::text(&passages(&found.data, args.full))
 }
@@ -95,12 +112,13 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
 /// Each with its score and place; below that, what it says.
 fn passages(hits: &[Hit], full: bool) -> String {
     let mut out = String::new();
-    for (index, Hit { passage, score, also_in }) in hits.iter().enumerate() {
+    for (index, Hit { passage, score, similarity, also_in }) in hits.iter().enumerate() {
         let title = if passage.title.is_empty() { &passage.document_id } else { &passage.title };
         let page = passage.page.map_or_else(String::new, |page| format!(", page {page}"));
         let source = passage.source.as_ref();
         let source = source.map_or_else(String::new, |source| format!(" ({}{page})", output::one_line(source, 200)));
-        let _ = writeln!(out, "[{}] {score:.2} {}{source}", index + 1, output::one_line(title, 80));
+        let similarity = similarity.map_or_else(String::new, |similarity| format!(" (similarity {similarity:.2})"));
+        let _ = writeln!(out, "[{}] {score:.2}{similarity} {}{source}", index + 1, output::one_line(title, 80));
         if full {
             for line in output::printable(&passage.text).lines() {
                 let _ = writeln!(out, "    {line}");
@@ -126,14 +144,14 @@ mod tests {
                 "text": format!("One.\n\u{1b}[2JTwo. {}", "three ".repeat(100)), "source": source, "metadata": {} })
         };
         let hits: Vec<Hit> = serde_json::from_value(json!([
-            { "passage": passage("Roof", json!("/notes/roof.md")), "score": 0.914 },
+            { "passage": passage("Roof", json!("/notes/roof.md")), "score": 0.914, "similarity": 0.4321 },
             { "passage": passage("", json!(null)), "score": 0.1,
               "also_in": [{ "document_id": "d2" }, { "document_id": "d3" }] },
         ]))
         .unwrap();
         let short = passages(&hits, false);
         let lines: Vec<&str> = short.lines().collect();
-        assert_eq!(lines[0], "[1] 0.91 Roof (/notes/roof.md)");
+        assert_eq!(lines[0], "[1] 0.91 (similarity 0.43) Roof (/notes/roof.md)");
         assert!(lines[1].starts_with("    One. ") && lines[1].chars().count() <= SHOWN + 5, "{short}");
         assert_eq!((lines[2], lines[4]), ("[2] 0.10 d1", "    the same text is in d2 and 1 more"));
         let full = passages(&hits, true);

@@ -82,7 +82,9 @@ async fn filters_choose_what_is_searched_and_answered_from() {
     assert_eq!(by_command(&one("eq", "year", 2023).to_string())["citations"][0]["document_id"], "copy");
     let nothing = ["ask", "What grows?", "--collection", "c", "--max-tokens", "2", "--filter", "lang=xx"];
     let ran = folder.run(&nothing).succeeded();
-    assert!(ran.stdout.contains("Nothing of `c` stood in the prompt"), "{ran:?}");
+    assert!(ran.stdout.contains("The documents do not say anything about this."), "{ran:?}");
+    let own = folder.run(&[&nothing[..], &["--on-nothing-found", "answer"]].concat()).succeeded();
+    assert!(own.stdout.contains("without your documents"), "{own:?}");
     let wrong = folder.run(&["ask", "?", "--filter", "{\"type\":\"like\"}"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("must be one of eq"), "{wrong:?}");
 

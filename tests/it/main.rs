@@ -43,6 +43,7 @@ mod metrics;
 mod migrate;
 mod models;
 mod models_command;
+mod nothing_found;
 mod openai_client;
 mod openai_fields;
 mod openai_prompts;

@@ -23,6 +23,7 @@ pub(super) fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> Re
         rerank: None,
         arrangement: None,
         words_only: false,
+        nothing_found: None,
         speculation: None,
         rounds: Vec::new(),
         ttft: Ttft {

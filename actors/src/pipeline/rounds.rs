@@ -11,13 +11,13 @@ use ragstone_kernels::sampling::SamplingParams;
 use tracing::Instrument;
 
 use super::search::add;
-use super::{Asking, Found, Passage, Pipeline, Prefilled};
+use super::{Asking, Found, Passage, Pipeline, Prefilled, Reached};
 use crate::deadline::remaining;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow_up::searched;
+use crate::nothing_found::{Answered, NothingFound};
 use crate::question::{Context, Input, Question};
 use crate::report::{Event, RerankReport, RoundReport, Ttft};
-use crate::retrieval::Retrieved;
 use crate::stream::{AnswerStream, Opened};
 use crate::turns::Place;
 
@@ -38,6 +38,8 @@ pub(super) struct Searched {
     retrieve_ms: f64,
     rerank: Option<RerankReport>,
     words_only: bool,
+    /// Of the first search.
+    nothing_found: Option<NothingFound>,
 }
 
 impl Pipeline {
@@ -59,10 +61,15 @@ impl Pipeline {
             retrieve_ms: 0.0,
             rerank: None,
             words_only: false,
+            nothing_found: None,
         };
         let asked = asking.in_round(context);
         for round in 1..=wanted {
-            self.search_round(asking, context, &mut searched).await?;
+            self.search_round((asking, context, round), &mut searched).await?;
+            // What there is nothing about is not searched for again.
+            if searched.nothing_found.is_some_and(|nothing| nothing.answered != Answered::AsUsual) {
+                break;
+            }
             if round == wanted || (round > 1 && searched.new.is_empty()) {
                 break;
             }
@@ -76,26 +83,42 @@ impl Pipeline {
     }
 
     /// The answer over what all rounds found.
-    pub(super) async fn answer_rounds(&self, asking: &Asking, searched: Searched) -> Result<Found> {
-        let Searched { mut passages, standing, mut rounds, query, new, started, retrieve_ms, rerank, words_only } =
-            searched;
+    pub(super) async fn answer_rounds(&self, asking: &Asking, searched: Searched) -> Result<Reached> {
+        let Searched { mut passages, standing, mut rounds, query, new, started, .. } = searched;
+        let Searched { retrieve_ms, rerank, words_only, nothing_found, .. } = searched;
+        if nothing_found.is_some_and(|nothing| nothing.answered == Answered::Said) {
+            return Ok(Reached::Nothing { nothing_found, retrieve_ms, words_only });
+        }
         let prefilled = self.prefill(asking, (&passages, standing), None).await?;
         if let Some(arranged) = &prefilled.arranged {
             arranged.put_in_order(&mut passages);
         }
         rounds.push(report(query, new, &prefilled, started.elapsed_ms()));
         metrics::counter!("ragstone_retrieval_rounds_total").increment(rounds.len() as u64);
-        Ok(Found { passages, prefilled, retrieve_ms, rerank, words_only, speculation: None, rounds })
+        let speculation = None;
+        let found = Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
+        Ok(Reached::Prompt(Box::new(found)))
     }
 
     /// One search; what it finds anew goes behind the passages that there are.
-    async fn search_round(&self, asking: &Asking, context: &Context, searched: &mut Searched) -> Result<()> {
+    async fn search_round(
+        &self,
+        (asking, context, round): (&Asking, &Context, usize),
+        searched: &mut Searched,
+    ) -> Result<()> {
         let started = Stopwatch::start();
         let search = self.search_of(asking, context, searched.query.clone());
         let found = self.retriever.ask(search, remaining(asking.deadline)?);
-        let Retrieved { hits, words_only, .. } = found.instrument(tracing::info_span!("retrieve")).await?;
-        searched.words_only |= words_only;
+        let mut found = found.instrument(tracing::info_span!("retrieve")).await?;
+        searched.words_only |= found.words_only;
         searched.retrieve_ms += started.elapsed_ms();
+        if round == 1 {
+            searched.nothing_found = self.nothing_found(asking, context, &found, searched.passages.len());
+            if searched.nothing_found.is_some_and(|nothing| nothing.answered != Answered::AsUsual) {
+                found.hits.clear();
+            }
+        }
+        let hits = found.hits;
         let (mut hits, report) = self.rerank(asking, context, &searched.query, self.usable(hits)).await?;
         searched.rerank = RerankReport::sum(searched.rerank, report);
         // A text under another title says nothing new either.
@@ -124,6 +147,7 @@ impl Pipeline {
             tokens,
             drafts,
             prompt: None,
+            note: None,
             stop: asked.question.sampling.stop.clone(),
             ends_at_repeat: false,
             show_control: false,

@@ -9,11 +9,12 @@ use ragstone_env::Stopwatch;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::Instrument;
 
-use super::{Asking, Found, Passage, Pipeline, Prefilled};
+use super::{Asking, Found, Passage, Pipeline, Prefilled, Reached};
 use crate::citation::Citation;
 use crate::deadline::remaining;
 use crate::error::Result;
 use crate::follow_up::searched;
+use crate::nothing_found::{Answered, MinSimilarity, NothingFound};
 use crate::question::{Context, Input};
 use crate::retrieval::{Retrieved, Search};
 use crate::speculation::{Hold, Outcome, Speculation, decide};
@@ -42,7 +43,7 @@ struct Speculating<'a> {
 
 impl Pipeline {
     /// Passages in prompt order, inline documents first, then what the search found, best first; and the prompt over them, prefilled.
-    pub(super) async fn find_and_prefill(&self, asking: &Asking) -> Result<Found> {
+    pub(super) async fn find_and_prefill(&self, asking: &Asking) -> Result<Reached> {
         let arrived = Stopwatch::start();
         let retrieve = tracing::info_span!("retrieve");
         let mut passages = self.given(asking).instrument(retrieve.clone()).await?;
@@ -56,15 +57,16 @@ impl Pipeline {
                 arranged.put_in_order(&mut passages);
             }
             let (speculation, rounds) = (None, Vec::new());
-            return Ok(Found {
+            return Ok(Reached::Prompt(Box::new(Found {
                 passages,
                 prefilled,
                 retrieve_ms,
                 rerank: None,
                 words_only: false,
+                nothing_found: None,
                 speculation,
                 rounds,
-            });
+            })));
         };
         let query = searched(messages);
         let speculates = context.speculate.unwrap_or(self.settings.speculate);
@@ -79,6 +81,15 @@ impl Pipeline {
         let retrieve_ms = arrived.elapsed_ms();
         self.times.observe_search(collection, found.search_ms);
         let words_only = found.words_only;
+        let nothing_found = self.nothing_found(asking, context, &found, passages.len());
+        let mut found = found;
+        match nothing_found.map(|nothing| nothing.answered) {
+            Some(Answered::Said) => {
+                return Ok(Reached::Nothing { nothing_found, retrieve_ms, words_only });
+            }
+            Some(Answered::WithoutPassages) => found.hits.clear(),
+            Some(Answered::AsUsual) | None => {}
+        }
         let (hits, rerank) = self.rerank(asking, context, &query, self.usable(found.hits)).await?;
         let ids = ids(&hits);
         add(&mut passages, hits, self.manner.is_best_last);
@@ -90,7 +101,27 @@ impl Pipeline {
         let prefill = &prefilled.sequence.prefill;
         self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
         let speculation = (speculation.stages > 0).then_some(speculation);
-        Ok(Found { passages, prefilled, retrieve_ms, rerank, words_only, speculation, rounds: Vec::new() })
+        let rounds = Vec::new();
+        let found = Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
+        Ok(Reached::Prompt(Box::new(found)))
+    }
+
+    /// Whether a search found nothing about the question, and what is then done; `given` passages came with it.
+    pub(super) fn nothing_found(
+        &self,
+        asking: &Asking,
+        context: &Context,
+        found: &Retrieved,
+        given: usize,
+    ) -> Option<NothingFound> {
+        let settings = (self.min_similarity(context), self.settings.on_nothing_found);
+        let nothing = NothingFound::of((&asking.question, context), found, settings, given)?;
+        metrics::counter!("ragstone_nothing_found_total", "answered" => nothing.answered.name()).increment(1);
+        Some(nothing)
+    }
+
+    fn min_similarity(&self, context: &Context) -> MinSimilarity {
+        context.min_similarity.unwrap_or(self.settings.min_similarity)
     }
 
     /// What a search found, without passages that would take the place of all others in any prompt: a question that finds one is answered
@@ -121,6 +152,7 @@ impl Pipeline {
             query,
             top_k: self.candidates(context).or(context.top_k).unwrap_or(self.manner.passages),
             filter: context.filter.clone(),
+            min_similarity: self.min_similarity(context).least(),
             caller: asking.question.caller,
             stages: None,
         }
@@ -233,8 +265,11 @@ pub(super) fn add(passages: &mut Vec<Passage>, hits: Vec<Hit>, is_best_last: boo
         numbered.reverse();
     }
     for (number, hit) in numbered {
+        let changed = hit.passage.metadata.text("changed");
         let citation = Citation {
             number,
+            similarity: hit.similarity,
+            changed,
             document_id: hit.passage.document_id,
             title: hit.passage.title,
             source: hit.passage.source,

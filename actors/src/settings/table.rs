@@ -189,6 +189,18 @@ pub const TABLE: &[Definition] = &[
     setting("rerank", "Passages that a search finds for the reranker to put in order; the best `top_k` of them are read.")
         .by_default("0: none")
         .within(0, MAX_CANDIDATES as u64),
+    setting(
+        "min_similarity",
+        "How similar to the question a passage must be. `auto`: nothing is left out, and where no passage at all is about the question, nothing was \
+         found. A number from -1 to 1 is cosine similarity, and leaves out what has less; the embedding model decides what that means. `off`: \
+         whatever is nearest.",
+    ),
+    setting(
+        "on_nothing_found",
+        "What is done with a question about which nothing was found. `say`: it is said that the documents have nothing, and no model is asked; \
+         later questions of a conversation, forms and tools are answered as usual. `answer`: the model answers without passages, behind a note. \
+         `as_usual`: over the nearest passages.",
+    ),
     setting("embed_query_prompt", "What the embedding model reads before a question.").by_default("the model's own"),
     setting("embed_passage_prompt", "What the embedding model reads before a passage.").by_default("the model's own"),
     setting(

@@ -24,14 +24,25 @@ const ALIKE_PERCENT: usize = 85;
 pub(super) struct StoredHit {
     pub stored: StoredPassage,
     pub score: f32,
+    /// Cosine similarity to the query, where it is known.
+    pub similarity: Option<f32>,
     pub also_in: Vec<Elsewhere>,
 }
 
 impl StoredHit {
     /// For whom its token ids are right.
     pub fn into_hit(self) -> Hit {
-        Hit { passage: self.stored.passage, score: self.score, also_in: self.also_in }
+        let Self { stored, score, similarity, also_in } = self;
+        Hit { passage: stored.passage, score, similarity: similarity.map(told), also_in }
     }
+}
+
+/// Cosine similarity by the number of the passage's row.
+pub(super) type Similarities = HashMap<u64, f32>;
+
+/// A similarity as it is told: what one search computed and another read of an index are the same number.
+pub(super) fn told(similarity: f32) -> f32 {
+    (similarity * 1e4).round() / 1e4
 }
 
 /// What the two searches found, each passage once, and each search's ranking of it.
@@ -71,9 +82,11 @@ impl Candidates {
 
     /// The `top_k` best, each text once: under its best title, of the document that had it first, with the others named. Of texts that are nearly
     /// the same, such as thirty editions of one, [`MOST_ALIKE`], and more of them only where nothing else is left. And how many there are without
-    /// those.
-    pub fn best(self, scores: &[f32], top_k: usize) -> (Vec<StoredHit>, usize) {
-        let mut ranked: Vec<(StoredPassage, f32)> = self.passages.into_iter().zip(scores.iter().copied()).collect();
+    /// those. Of a passage that is to be left out the score is none.
+    pub fn best(self, scores: &[Option<f32>], similarities: &Similarities, top_k: usize) -> (Vec<StoredHit>, usize) {
+        let ranked = self.passages.into_iter().zip(scores);
+        let mut ranked: Vec<(StoredPassage, f32)> =
+            ranked.filter_map(|(stored, score)| Some((stored, (*score)?))).collect();
         ranked.sort_by(|(a, a_score), (b, b_score)| {
             b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
         });
@@ -92,7 +105,8 @@ impl Candidates {
                         }
                     }
                     place.insert(hits.len());
-                    hits.push((StoredHit { stored, score, also_in: Vec::new() }, alike == MOST_ALIKE));
+                    let similarity = similarities.get(&stored.row).copied();
+                    hits.push((StoredHit { stored, score, similarity, also_in: Vec::new() }, alike == MOST_ALIKE));
                 }
                 Entry::Vacant(_) => {}
                 Entry::Occupied(place) => hits[*place.get()].0.note(stored),
@@ -181,8 +195,13 @@ mod tests {
     fn best(texts: &[&str], top_k: usize) -> Vec<(String, f32)> {
         let mut candidates = Candidates::default();
         let ranking = candidates.rank(found(texts), 100);
-        let scores = alone(&ranking, texts.len());
-        candidates.best(&scores, top_k).0.into_iter().map(|hit| (hit.stored.passage.document_id, hit.score)).collect()
+        let scores: Vec<Option<f32>> = alone(&ranking, texts.len()).into_iter().map(Some).collect();
+        candidates
+            .best(&scores, &Similarities::default(), top_k)
+            .0
+            .into_iter()
+            .map(|hit| (hit.stored.passage.document_id, hit.score))
+            .collect()
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Which documents a search may find, by their metadata.
 //!
-//! The form is that of OpenAI's file search, and three types more:
+//! The form is that of OpenAI's file search, and five types more:
 //!
 //! ```text
 //! {"type": "eq" | "ne" | "gt" | "gte" | "lt" | "lte", "key": "year", "value": 2024}
 //! {"type": "in" | "nin", "key": "lang", "value": ["en", "de"]}
-//! {"type": "prefix", "key": "path", "value": "handbook/"}
+//! {"type": "prefix" | "suffix" | "contains", "key": "path", "value": "handbook/"}
 //! {"type": "exists", "key": "author"}
 //! {"type": "and" | "or", "filters": [...]}
 //! {"type": "not", "filter": {...}}
@@ -17,6 +17,7 @@
 //! A filter is evaluated, never written as SQL: no text in it has a meaning but its own.
 
 mod predicate;
+mod qualifiers;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub(super) use self::predicate::predicate;
+pub use self::qualifiers::{Qualified, qualified};
 use crate::{Error, ErrorKind, Result};
 
 /// How deep conditions stand in each other.
@@ -70,12 +72,30 @@ enum Order {
     GreaterOrEqual,
 }
 
+/// Where a text is to stand in an entry.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Part {
+    Prefix,
+    Suffix,
+    Anywhere,
+}
+
+impl Part {
+    fn is_in(self, text: &str, part: &str) -> bool {
+        match self {
+            Self::Prefix => text.starts_with(part),
+            Self::Suffix => text.ends_with(part),
+            Self::Anywhere => text.contains(part),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 enum Condition {
     /// Equal to one of these.
     In(String, Vec<Scalar>),
     Ordered(String, Order, Scalar),
-    Prefix(String, String),
+    Text(String, Part, String),
     Exists(String),
     All(Vec<Condition>),
     Any(Vec<Condition>),
@@ -144,8 +164,8 @@ impl Condition {
             Self::Ordered(key, order, bound) => {
                 any(key, &|value| compare(value, bound).is_some_and(|ordering| order.allows(ordering)))
             }
-            Self::Prefix(key, prefix) => {
-                any(key, &|value| value.as_str().is_some_and(|text| text.starts_with(prefix.as_str())))
+            Self::Text(key, part, wanted) => {
+                any(key, &|value| value.as_str().is_some_and(|text| part.is_in(text, wanted)))
             }
             Self::Exists(key) => !matches!(entry(key), None | Some(Value::Null)),
             Self::All(conditions) => conditions.iter().all(|condition| condition.holds(entry)),
@@ -156,7 +176,7 @@ impl Condition {
 
     fn keys<'a>(&'a self, keys: &mut Vec<&'a str>) {
         match self {
-            Self::In(key, _) | Self::Ordered(key, ..) | Self::Prefix(key, _) | Self::Exists(key) => keys.push(key),
+            Self::In(key, _) | Self::Ordered(key, ..) | Self::Text(key, ..) | Self::Exists(key) => keys.push(key),
             Self::All(conditions) | Self::Any(conditions) => {
                 conditions.iter().for_each(|condition| condition.keys(keys));
             }
@@ -221,7 +241,7 @@ fn bad<T>(at: &str, why: impl std::fmt::Display) -> Result<T> {
 }
 
 fn condition(given: &Value, at: &str, depth: usize, budget: &mut Budget) -> Result<Condition> {
-    const TYPES: &str = "eq, ne, gt, gte, lt, lte, in, nin, prefix, exists, and, or, not";
+    const TYPES: &str = "eq, ne, gt, gte, lt, lte, in, nin, prefix, suffix, contains, exists, and, or, not";
     if depth > MAX_DEPTH {
         return bad(at, format!("stands too deep: conditions may stand in each other {MAX_DEPTH} deep"));
     }
@@ -239,7 +259,9 @@ fn condition(given: &Value, at: &str, depth: usize, budget: &mut Budget) -> Resu
         "and" | "or" => &["type", "filters"],
         "not" => &["type", "filter"],
         "exists" => &["type", "key"],
-        "eq" | "ne" | "gt" | "gte" | "lt" | "lte" | "in" | "nin" | "prefix" => &["type", "key", "value"],
+        "eq" | "ne" | "gt" | "gte" | "lt" | "lte" | "in" | "nin" | "prefix" | "suffix" | "contains" => {
+            &["type", "key", "value"]
+        }
         _ => return bad(&format!("{at}.type"), format!("must be one of {TYPES}")),
     };
     if object.keys().any(|name| !known.contains(&name.as_str())) {
@@ -289,9 +311,11 @@ fn comparison(kind: &str, key: String, (value, at): (&Value, String), budget: &m
             let within = Condition::In(key, values);
             if kind == "in" { within } else { Condition::Not(Box::new(within)) }
         }
-        "prefix" => match scalar(value, &at)? {
-            Scalar::Text(prefix) => Condition::Prefix(key, prefix),
-            _ => return bad(&at, "must be a text, as `prefix` compares texts"),
+        "prefix" | "suffix" | "contains" => match (scalar(value, &at)?, kind) {
+            (Scalar::Text(text), "prefix") => Condition::Text(key, Part::Prefix, text),
+            (Scalar::Text(text), "suffix") => Condition::Text(key, Part::Suffix, text),
+            (Scalar::Text(text), _) => Condition::Text(key, Part::Anywhere, text),
+            _ => return bad(&at, format!("must be a text, as `{kind}` compares texts")),
         },
         _ => {
             let order = match kind {
@@ -358,7 +382,8 @@ impl JsonSchema for Filter {
             "properties": {
                 "type": {
                     "enum": [
-                        "eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "prefix", "exists", "and", "or", "not",
+                        "eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "prefix", "suffix", "contains", "exists", "and",
+                        "or", "not",
                     ],
                 },
                 "key": { "type": "string", "description": "An entry of the metadata; not of `and`, `or` and `not`" },

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::candidates::StoredHit;
-use super::search;
+use super::candidates::{StoredHit, told};
+use super::search::{self, Outcome, Searched};
 use super::table::Collection;
 use super::{Corpus, Hit, SearchMode, SearchOptions};
 use crate::Result;
@@ -15,23 +15,11 @@ impl Corpus {
     /// # Errors
     /// `NotFound` for an unknown collection. An empty collection and an empty query have no hits.
     pub async fn search(&self, collection: &str, query: &str, options: &SearchOptions) -> Result<Vec<Hit>> {
-        let table = self.find(collection).await?;
-        if query.trim().is_empty() || options.top_k == 0 {
-            return Ok(Vec::new());
-        }
-        let (vector, options) = self.prepare(&table, query, options).await?;
-        let mended = table.broken.times_mended();
-        let search = async || search::search(&table, query, vector.clone(), &options, &self.inner.options.env).await;
-        let found = match search().await {
-            Err(_) if self.mend(&table, mended).await => search().await,
-            found => found,
-        };
-        self.hits(collection, found?).await
+        Ok(self.search_in_stages(collection, query, options, false, &mut |_| {}).await?.hits)
     }
 
-    /// As [`search`](Self::search), with the same result. Where the collection has a vector index, `provisional` is told what is best
-    /// so far whenever a search of fewer cells has ended, before the last one has (RAGCache, section 5.3); and the time that
-    /// the search took without embedding the query, in milliseconds.
+    /// As [`search`](Self::search), with the same hits, and whether any of them is about the query. Where the collection has a vector index, `provisional` is told what is best
+    /// so far whenever a search of fewer cells has ended, before the last one has (RAGCache, section 5.3).
     ///
     /// # Errors
     /// As [`search`](Self::search)'s.
@@ -42,10 +30,10 @@ impl Corpus {
         options: &SearchOptions,
         staged: bool,
         provisional: &mut (dyn FnMut(Vec<Hit>) + Send),
-    ) -> Result<(Vec<Hit>, f64)> {
+    ) -> Result<Searched> {
         let table = self.find(collection).await?;
         if query.trim().is_empty() || options.top_k == 0 {
-            return Ok((Vec::new(), 0.0));
+            return Ok(Searched::default());
         }
         let (vector, options) = &self.prepare(&table, query, options).await?;
         let (vector, env, own) = (vector.clone(), &self.inner.options.env, self.encoder().tokenizer_identity());
@@ -68,7 +56,9 @@ impl Corpus {
             found => found,
         };
         let search_ms = started.elapsed_ms();
-        Ok((self.hits(collection, found?).await?, search_ms))
+        let Outcome { hits, is_relevant, best_similarity } = found?;
+        let best_similarity = best_similarity.map(told);
+        Ok(Searched { hits: self.hits(collection, hits).await?, is_relevant, best_similarity, search_ms })
     }
 
     /// The query's vector, where one is needed, and how to search: by words alone where the collection's embedding model cannot be loaded.
@@ -79,7 +69,8 @@ impl Corpus {
         options: &SearchOptions,
     ) -> Result<(Option<Vec<f32>>, SearchOptions)> {
         match &table.embedder {
-            Some(embedder) if options.mode != SearchMode::FullText => {
+            // Of words with a bound the vectors are compared, too.
+            Some(embedder) if options.mode != SearchMode::FullText || options.min_similarity.is_some() => {
                 Ok((Some(self.embed_query(embedder, query).await?), options.clone()))
             }
             _ => Ok((None, SearchOptions { mode: SearchMode::FullText, ..options.clone() })),
@@ -96,11 +87,14 @@ impl Corpus {
             is_intact
         });
         keep_newest(&mut found);
-        let rest = |hit: StoredHit| (hit.stored, (hit.score, hit.also_in));
+        let rest = |hit: StoredHit| (hit.stored, (hit.score, hit.similarity, hit.also_in));
         let (stored, rest): (Vec<_>, Vec<_>) = found.into_iter().map(rest).unzip();
         let passages = self.with_own_tokens(stored).await?;
-        let hit = |(passage, (score, also_in))| Hit { passage, score, also_in };
-        Ok(passages.into_iter().zip(rest).map(hit).collect())
+        let told = passages.into_iter().zip(rest).map(|(passage, (score, similarity, also_in))| {
+            let similarity: Option<f32> = similarity;
+            Hit { passage, score, similarity: similarity.map(told), also_in }
+        });
+        Ok(told.collect())
     }
 }
 

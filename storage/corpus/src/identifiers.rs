@@ -145,6 +145,16 @@ impl Identifiers {
         self.0.iter().filter_map(literal).collect()
     }
 
+    /// Whether a passage has a code of the query as it stands, or the hash that begins so: whoever types one means what has it.
+    pub fn has_code_in(&self, passage: &str) -> bool {
+        if !self.0.iter().any(|identifier| matches!(identifier.kind, Kind::Code { .. })) {
+            return false;
+        }
+        let normal = Normal::of(passage);
+        let codes = self.0.iter().filter(|identifier| matches!(identifier.kind, Kind::Code { .. }));
+        codes.into_iter().any(|identifier| identifier.found_in(passage, &normal) >= normal::BEGINNING)
+    }
+
     /// How much of what the query names a passage has: 0 for nothing, 1 for all of it, as it stands.
     pub fn in_passage(&self, passage: &str) -> f32 {
         if self.is_empty() {
@@ -453,6 +463,9 @@ mod tests {
         ] {
             assert_eq!(has(query, passage), 1.0, "{query}");
         }
+        let has_code = |query: &str, passage: &str| Identifiers::of(query).has_code_in(passage);
+        assert!(has_code("commit edc87ff", "Commit edc87ff4aa11") && has_code("of PPR-1670 and PPR-1671", "ppr1670"));
+        assert!(!has_code("the mascot of IT", "the IT of it") && !has_code("PPR-1670", "PPR-1671"));
         assert_eq!(has("commit edc87ff", "Commit edc87ff4aa11 on branch"), BEGINNING);
         assert_eq!(has("after ERR_CONN_RESET", "ERR_CONN_RESET_PEER is"), PART);
         assert_eq!(has("in v1.2.3", "The build v1.2.3-rc.1 was"), PART);

@@ -25,6 +25,15 @@ impl Metadata {
         &self.0
     }
 
+    /// An entry that is a text.
+    pub fn text(&self, key: &str) -> Option<String> {
+        // Most have none, and whoever asks wants one alone.
+        if !self.0.contains(key) {
+            return None;
+        }
+        self.entries().ok()?.remove(key)?.as_str().map(str::to_owned)
+    }
+
     /// Its entries.
     ///
     /// # Errors
@@ -85,6 +94,11 @@ mod tests {
         assert_eq!(metadata.json(), r#"{"a":[0,1],"b":{"c":null}}"#);
         assert_eq!(serde_json::to_string(&metadata).unwrap(), metadata.json());
         assert_eq!(metadata.entries().unwrap()["a"], serde_json::json!([0, 1]));
+        let told: Metadata = serde_json::from_str(r#"{"changed": "2025-01-31", "size": 3}"#).unwrap();
+        assert_eq!(
+            (told.text("changed").as_deref(), told.text("size"), told.text("x")),
+            (Some("2025-01-31"), None, None)
+        );
         assert_eq!((Metadata::default().json(), Metadata::stored("{}")), ("{}", Metadata::default()));
         assert_eq!(Metadata::stored("[").entries().unwrap_err().kind(), ErrorKind::Corrupt);
         assert!(serde_json::from_str::<Metadata>("[]").is_err());

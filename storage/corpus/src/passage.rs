@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Metadata;
+use super::{Metadata, Unrelated};
 use crate::Result;
 
 /// What the corpus needs of the models: vectors from the embedding model, token ids from the language model.
@@ -26,6 +26,10 @@ pub trait PassageEncoder: Send + Sync {
     fn tokenizer_identity(&self) -> String;
     /// How many tokens of the embedding model `text` has, special tokens left out. Chunks are measured with it.
     fn count_tokens(&self, text: &str) -> usize;
+    /// How alike unrelated texts are to the embedding model, where that is known: without it nobody can tell whether a passage is about a question.
+    fn unrelated(&self) -> Option<Arc<Unrelated>> {
+        None
+    }
 }
 
 /// A piece of a document, as it is found and put into a prompt.

@@ -9,10 +9,12 @@ use lancedb::index::scalar::{BooleanQuery, FtsQuery, FullTextSearchQuery, MatchQ
 use lancedb::query::{QueryBase, Select};
 use ragstone_env::Env;
 
+use super::candidates::Similarities;
 use super::disk::{caught, failed};
 use super::filter::{self, Filter};
 use super::identifiers::Identifiers;
-use super::schema::{StoredPassage, content, decode, scores};
+use super::relevance::cosine;
+use super::schema::{self, StoredPassage, content, decode, scores};
 use super::scripts;
 use super::table::{Collection, Snapshot};
 use crate::Result;
@@ -158,6 +160,27 @@ async fn having(
     let mut found = Vec::new();
     for batch in caught("search the words", collection.run(query)).await? {
         found.extend(decode(&batch, &collection.name)?.into_iter().map(|stored| (stored, 0.0)));
+    }
+    Ok(found)
+}
+
+/// The cosine similarity of passages, by the numbers of their rows.
+pub(super) async fn similarities(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    vector: &[f32],
+    rows: Vec<u64>,
+) -> Result<Similarities> {
+    let mut found = Similarities::new();
+    if rows.is_empty() {
+        return Ok(found);
+    }
+    let query = snapshot.table.take_row_ids(rows).select(Select::columns(&["vector"])).with_row_id();
+    for batch in collection.run(query).await? {
+        let vectors = schema::vectors(&batch)?;
+        let rows = schema::row_numbers(&batch).into_iter().flat_map(|rows| rows.values().iter());
+        let known = rows.zip(&vectors).filter_map(|(row, stored)| Some((*row, cosine(vector, stored)?)));
+        found.extend(known);
     }
     Ok(found)
 }

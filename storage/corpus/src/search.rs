@@ -1,20 +1,22 @@
 //! Finds passages: by meaning, by words, and by both.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Passage;
-use super::candidates::{Candidates, StoredHit, alone};
+use super::candidates::{Candidates, Similarities, StoredHit, alone};
 use super::filter::Filter;
 use super::found::within_bounds;
 use super::fusion::{Ranking, fuse, with_identifiers};
 use super::identifiers::Identifiers;
 use super::query::{self, MIN_CANDIDATES, PROBES, Probes, Scored, is_lean, matching, nearest};
+use super::relevance::{Candidate, Unrelated, is_any_relevant};
 use super::schema::{StoredPassage, content};
 use super::table::{Collection, Snapshot};
 use super::words::Keywords;
@@ -28,6 +30,8 @@ const CANDIDATES_PER_HIT: usize = 2;
 /// Where so many of them have the same texts that hits are missing, each search is asked for this many times more, up to a number.
 const DEEPER: usize = 4;
 const MAX_CANDIDATES: usize = 10_000;
+/// Of each ranking so many are looked at to find out whether anything is about the query.
+const JUDGED: usize = 10;
 /// Cells of a search in stages: the last stage is the search without stages. All begin at once, so that the last ends no later for the
 /// others but for what they compute, a third of what it does.
 const STAGES: [usize; 3] = [2, 8, PROBES];
@@ -53,11 +57,13 @@ pub struct SearchOptions {
     pub mode: SearchMode,
     /// Which documents may be found: the best are taken among them.
     pub filter: Option<Filter>,
+    /// What is less similar to the query is left out, unless it has an identifier of the query as it stands.
+    pub min_similarity: Option<f32>,
 }
 
 impl Default for SearchOptions {
     fn default() -> Self {
-        Self { top_k: 5, mode: SearchMode::Fused, filter: None }
+        Self { top_k: 5, mode: SearchMode::Fused, filter: None, min_similarity: None }
     }
 }
 
@@ -67,9 +73,34 @@ impl Default for SearchOptions {
 pub struct Hit {
     pub passage: Passage,
     pub score: f32,
+    /// Cosine similarity to the query, from -1 to 1, whatever the mode; absent where vectors are not compared. Unlike the score it can be compared
+    /// between queries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub similarity: Option<f32>,
     /// Where the same text was found, too, best first, 8 at most: other titles and documents, or places in this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_in: Vec<Elsewhere>,
+}
+
+/// What a search found, and what is to be said of all of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Searched {
+    /// Best first.
+    pub hits: Vec<Hit>,
+    /// Whether any passage that was looked at is about the query; `None` where that cannot be told: of an embedding model of which nothing is
+    /// known yet, or a language of which nothing is.
+    pub is_relevant: Option<bool>,
+    /// The greatest similarity of any passage that was looked at.
+    pub best_similarity: Option<f32>,
+    /// What the search took without embedding the query, in milliseconds.
+    pub search_ms: f64,
+}
+
+/// As [`Searched`], as it was stored.
+pub(super) struct Outcome {
+    pub hits: Vec<StoredHit>,
+    pub is_relevant: Option<bool>,
+    pub best_similarity: Option<f32>,
 }
 
 /// Another place of a passage's text.
@@ -89,7 +120,7 @@ pub(super) async fn search(
     vector: Option<Vec<f32>>,
     options: &SearchOptions,
     env: &Env,
-) -> Result<Vec<StoredHit>> {
+) -> Result<Outcome> {
     let snapshot = collection.snapshot().await?;
     search_from(depth(options.top_k), collection, &snapshot, (query, vector), options, env).await
 }
@@ -102,9 +133,9 @@ async fn search_from(
     (query, vector): (&str, Option<Vec<f32>>),
     options: &SearchOptions,
     env: &Env,
-) -> Result<Vec<StoredHit>> {
+) -> Result<Outcome> {
     let filter = options.filter.as_ref();
-    let asked = Asked::of(query);
+    let asked = Asked::of(query, collection);
     let words = asked.identifiers.with_joined(query);
     // What has the query's identifiers does not depend on how deep the others go.
     let mut named: Option<Scored> = None;
@@ -131,20 +162,57 @@ async fn search_from(
             }
         };
         let (by_vector, by_text, by_name) = futures::try_join!(by_vector, by_text, by_name)?;
-        let deeper = deeper((&by_vector, &by_text), depth);
-        let (hits, kept) = best((&asked, depth), by_vector, by_text, by_name.clone(), options);
+        let deeper = deeper((&by_vector, &by_text), depth, options);
+        let compared = (collection, snapshot, vector.as_deref());
+        let similarities = similarities(compared, [&by_vector, &by_text, &by_name], options).await?;
+        let (outcome, kept) = best((&asked, depth), by_vector, by_text, by_name.clone(), (options, &similarities));
         named = Some(by_name);
         match deeper {
             Some(deeper) if kept < options.top_k => depth = deeper,
-            _ => return within_bounds(collection, snapshot, hits, is_lean(depth)).await,
+            _ => return end(compared, outcome, is_lean(depth)).await,
         }
     }
 }
 
 /// How many candidates to ask for next, if there may be more than these.
-fn deeper((by_vector, by_text): (&Scored, &Scored), depth: usize) -> Option<usize> {
+fn deeper((by_vector, by_text): (&Scored, &Scored), depth: usize, options: &SearchOptions) -> Option<usize> {
     let deeper = depth.saturating_mul(DEEPER);
-    (by_vector.len().max(by_text.len()) >= depth && deeper <= MAX_CANDIDATES).then_some(deeper)
+    // Behind the first that is not similar enough there is none that is.
+    let is_below = |bound: f32| by_vector.iter().any(|(_, similarity)| *similarity < bound);
+    let may_be_more = by_vector.len().max(by_text.len()) >= depth && !options.min_similarity.is_some_and(is_below);
+    (may_be_more && deeper <= MAX_CANDIDATES).then_some(deeper)
+}
+
+/// Where vectors are, and the query's.
+type Compared<'a> = (&'a Collection, &'a Snapshot<'a>, Option<&'a [f32]>);
+
+/// What is known of the similarity of these passages: what the vectors' search told, and, where there is a bound, that of the others.
+async fn similarities(
+    (collection, snapshot, vector): Compared<'_>,
+    [by_vector, by_text, by_name]: [&Scored; 3],
+    options: &SearchOptions,
+) -> Result<Similarities> {
+    let mut known: Similarities = by_vector.iter().map(|(stored, similarity)| (stored.row, *similarity)).collect();
+    if let Some(vector) = vector.filter(|_| options.min_similarity.is_some()) {
+        let others = by_text.iter().chain(by_name).map(|(stored, _)| stored.row);
+        let missing: BTreeSet<u64> = others.filter(|row| !known.contains_key(row)).collect();
+        known.extend(query::similarities(collection, snapshot, vector, missing.into_iter().collect()).await?);
+    }
+    Ok(known)
+}
+
+/// What a search ends with: the hits as far as they fit, each with its similarity.
+async fn end((collection, snapshot, vector): Compared<'_>, mut outcome: Outcome, is_lean: bool) -> Result<Outcome> {
+    outcome.hits = within_bounds(collection, snapshot, outcome.hits, is_lean).await?;
+    if let Some(vector) = vector {
+        let missing: Vec<u64> =
+            outcome.hits.iter().filter(|hit| hit.similarity.is_none()).map(|hit| hit.stored.row).collect();
+        let found = query::similarities(collection, snapshot, vector, missing).await?;
+        for hit in outcome.hits.iter_mut().filter(|hit| hit.similarity.is_none()) {
+            hit.similarity = found.get(&hit.stored.row).copied();
+        }
+    }
+    Ok(outcome)
 }
 
 /// Which search ended.
@@ -167,9 +235,9 @@ pub(super) async fn in_stages(
     options: &SearchOptions,
     env: &Env,
     provisional: &mut (dyn FnMut(Vec<StoredHit>) + Send),
-) -> Result<Vec<StoredHit>> {
+) -> Result<Outcome> {
     let (depth, filter) = (depth(options.top_k), options.filter.as_ref());
-    let asked = Asked::of(query);
+    let asked = Asked::of(query, collection);
     let snapshot = collection.snapshot().await?;
     let with_joined = asked.identifiers.with_joined(query);
     type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Found, Scored)>> + Send + 'a>>;
@@ -204,19 +272,23 @@ pub(super) async fn in_stages(
             if stage + 1 == STAGES.len() {
                 break;
             }
-            provisional(best((&asked, depth), near.clone(), words.clone(), named.clone(), options).0);
+            let known = near.iter().map(|(stored, similarity)| (stored.row, *similarity)).collect();
+            let found = best((&asked, depth), near.clone(), words.clone(), named.clone(), (options, &known));
+            provisional(found.0.hits);
         }
     }
     drop(running);
     let near = by_vector.map(|(_, found)| found).unwrap_or_default();
     let words = by_text.unwrap_or_default();
-    let deeper = deeper((&near, &words), depth);
-    let (hits, kept) = best((&asked, depth), near, words, named, options);
+    let deeper = deeper((&near, &words), depth, options);
+    let compared = (collection, &snapshot, Some(&vector[..]));
+    let similarities = similarities(compared, [&near, &words, &named], options).await?;
+    let (outcome, kept) = best((&asked, depth), near, words, named, (options, &similarities));
     match deeper {
         Some(deeper) if kept < options.top_k => {
             search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
         }
-        _ => within_bounds(collection, &snapshot, hits, is_lean(depth)).await,
+        _ => end(compared, outcome, is_lean(depth)).await,
     }
 }
 
@@ -226,25 +298,53 @@ fn depth(top_k: usize) -> usize {
 }
 
 /// What a query's words say about it.
-struct Asked {
+struct Asked<'a> {
+    query: &'a str,
     keywords: Option<Keywords>,
     identifiers: Identifiers,
+    /// Of the collection's embedding model.
+    unrelated: Option<Arc<Unrelated>>,
 }
 
-impl Asked {
-    fn of(query: &str) -> Self {
-        Self { keywords: Keywords::of(query), identifiers: Identifiers::of(query) }
+impl<'a> Asked<'a> {
+    fn of(query: &'a str, collection: &Collection) -> Self {
+        let unrelated = collection.embedder.as_ref().and_then(|embedder| embedder.unrelated());
+        Self { query, keywords: Keywords::of(query), identifiers: Identifiers::of(query), unrelated }
+    }
+
+    /// Whether one of the first of each ranking is about the query.
+    fn is_any_relevant(
+        &self,
+        candidates: &Candidates,
+        rankings: [&Ranking; 3],
+        similarities: &Similarities,
+    ) -> Option<bool> {
+        if candidates.passages.is_empty() {
+            return Some(false);
+        }
+        let first = |ranking: &&Ranking| ranking.found.iter().take(JUDGED).map(|(at, _)| *at).collect::<Vec<_>>();
+        let judged: BTreeSet<usize> = rankings.iter().flat_map(first).collect();
+        let candidate = |at: usize| {
+            let StoredPassage { passage: Passage { title, text, .. }, row, .. } = &candidates.passages[at];
+            Candidate { similarity: similarities.get(row).copied(), content: content(title, text) }
+        };
+        let has_code = |at: &usize| self.identifiers.has_code_in(&candidate(*at).content);
+        if !self.identifiers.is_empty() && judged.iter().any(has_code) {
+            return Some(true);
+        }
+        let judged: Vec<Candidate> = judged.into_iter().map(candidate).collect();
+        is_any_relevant(self.query, self.unrelated.as_deref(), &judged)
     }
 }
 
 /// The best of what the searches found, and how many there are without editions of one text; `named` are passages that have what the query names.
 fn best(
-    (asked, depth): (&Asked, usize),
+    (asked, depth): (&Asked<'_>, usize),
     by_vector: Scored,
     by_text: Scored,
     named: Scored,
-    options: &SearchOptions,
-) -> (Vec<StoredHit>, usize) {
+    (options, similarities): (&SearchOptions, &Similarities),
+) -> (Outcome, usize) {
     let mut candidates = Candidates::default();
     let by_vector = candidates.rank(by_vector, depth);
     let mut by_text = candidates.rank(by_text, depth);
@@ -273,5 +373,21 @@ fn best(
         let counted: HashSet<usize> = [&by_vector, &by_text, &named].into_iter().flat_map(first).collect();
         scores = with_identifiers(scores, &found, |at| counted.contains(&at));
     }
-    candidates.best(&scores, options.top_k)
+    // Words alone say of most languages too little: a search by words is not judged.
+    let is_relevant = match options.mode {
+        SearchMode::FullText if !candidates.passages.is_empty() => None,
+        _ => asked.is_any_relevant(&candidates, [&by_vector, &by_text, &named], similarities),
+    };
+    let best_similarity =
+        similarities.values().copied().filter(|similarity| similarity.is_finite()).max_by(f32::total_cmp);
+    let kept = |(at, score): (usize, f32)| {
+        let StoredPassage { passage: Passage { title, text, .. }, row, .. } = &candidates.passages[at];
+        let is_below = |bound: f32| similarities.get(row).is_some_and(|similarity| *similarity < bound);
+        let is_out =
+            options.min_similarity.is_some_and(is_below) && !asked.identifiers.has_code_in(&content(title, text));
+        (!is_out).then_some(score)
+    };
+    let scores: Vec<Option<f32>> = scores.into_iter().enumerate().map(kept).collect();
+    let (hits, kept) = candidates.best(&scores, similarities, options.top_k);
+    (Outcome { hits, is_relevant, best_similarity }, kept)
 }

@@ -16,6 +16,7 @@ mod damage;
 mod enough;
 mod filters;
 mod languages;
+mod relevant;
 mod renewal;
 mod shared;
 mod twice;
@@ -513,7 +514,8 @@ async fn a_search_in_stages_ends_where_the_search_does() {
     let search = async |query: &str, top_k: usize, staged: bool| {
         let (options, mut stages) = (SearchOptions { top_k, ..SearchOptions::default() }, Vec::new());
         let mut stage = |hits: Vec<Hit>| stages.push(hits);
-        let (hits, ms) = corpus.search_in_stages("c", query, &options, staged, &mut stage).await.unwrap();
+        let found = corpus.search_in_stages("c", query, &options, staged, &mut stage).await.unwrap();
+        let (hits, ms) = (found.hits, found.search_ms);
         assert_eq!(hits, corpus.search("c", query, &options).await.unwrap(), "{query}");
         assert!(ms > 0.0 || query.is_empty());
         (hits, stages)
@@ -720,7 +722,7 @@ async fn passages_know_their_page() {
     let text = pages.concat();
     upsert(&corpus, &[Document { pages: starts.clone(), ..document("a", &text) }, document("b", "Herons fish.")]).await;
     for (query, page) in [("granite", Some(1)), ("lanterns", Some(3)), ("herons", None)] {
-        let options = SearchOptions { top_k: 9, mode: SearchMode::FullText, filter: None };
+        let options = SearchOptions { top_k: 9, mode: SearchMode::FullText, ..SearchOptions::default() };
         let hits = corpus.search("c", query, &options).await.unwrap();
         assert_eq!(hits.iter().map(|hit| hit.passage.page).max().flatten(), page, "{query}");
     }

@@ -21,6 +21,7 @@ mod format;
 #[cfg(test)]
 #[path = "../../../tests/fuzz/driver.rs"]
 mod fuzz;
+mod given;
 mod header;
 mod html;
 mod json;
@@ -58,6 +59,7 @@ pub use self::document::{Document, digest, metadata_json, most_beside};
 pub use self::element::{Element, ElementKind};
 pub use self::find::{FoundFile, find_files};
 use self::format::{Format, SUPPORTED};
+pub use self::given::{check_given, timestamp, with_given};
 pub use self::name::shown;
 use self::open::Opened;
 use self::parse::{Each, Parsed};
@@ -120,21 +122,22 @@ impl<P: Parser> Reader<P> {
             below(&found.path).or_else(|| below(&found.path.canonicalize().ok()?))
         });
         let within = within.as_deref();
-        self.take(format, Place { path: &found.path, within }, file, each)
+        let changed = file.changed().and_then(given::timestamp);
+        self.take(format, Place { path: &found.path, within, changed }, file, each)
     }
 
-    /// As [`read`](Self::read), of a file called `name` that came with a request.
+    /// As [`read`](Self::read), of a file called `name` that came with a request, with the time when it was changed last, if that is known.
     ///
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_bytes(
         &mut self,
         name: &Path,
-        bytes: Bytes,
+        (bytes, changed): (Bytes, Option<String>),
         each: &mut dyn FnMut(Document) -> bool,
     ) -> Result<(), Unread> {
         let format = Format::of(name).ok_or_else(|| unsupported(name))?;
-        self.take(format, Place { path: name, within: None }, Opened::of(bytes), each)
+        self.take(format, Place { path: name, within: None, changed }, Opened::of(bytes), each)
     }
 
     fn take(
@@ -177,6 +180,8 @@ struct Place<'a> {
     path: &'a Path,
     /// From the folder on that is ingested.
     within: Option<&'a Path>,
+    /// When it was changed last.
+    changed: Option<String>,
 }
 
 /// A document of a file. One that is the whole file is called by its title and name ([`title::of_file`]), and known by its path; one of several
@@ -205,6 +210,10 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
         metadata.entry("path").or_insert_with(|| shown(within).into());
         metadata.entry("folder").or_insert_with(|| folder.into());
     }
+    // What the system says, and not the file: filters compare it with dates.
+    metadata.extend(place.changed.iter().map(|changed| ("changed".to_owned(), changed.as_str().into())));
+    let name = path.file_name().map(|name| shown(Path::new(name)));
+    metadata.extend(name.map(|name| ("file".to_owned(), name.into())));
     let source = source.unwrap_or_else(|| match &anchor {
         Some(anchor) => format!("{}#{anchor}", shown(path)),
         None => shown(path),
@@ -213,13 +222,19 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
 }
 
 /// A document of a file, with no more beside its text than the corpus takes: a file is not refused for what it says of itself.
-fn fitted(mut document: Document) -> Document {
+fn fitted(document: Document) -> Document {
+    fitted_but_for(document, |_| false)
+}
+
+/// As [`fitted`], without what is to be kept.
+fn fitted_but_for(mut document: Document, is_kept: impl Fn(&str) -> bool) -> Document {
     let Document { title, text, source, metadata, .. } = &mut document;
     let beside = title.len() + source.as_ref().map_or(0, String::len);
     let most = most_beside(text.len()).saturating_sub(beside);
     // The longest first, so that few go.
     while serde_json::to_string(metadata).map_or(0, |json| json.len()) > most {
-        let longest = metadata.iter().max_by_key(|(key, value)| key.len() + value.to_string().len());
+        let others = metadata.iter().filter(|(key, _)| !is_kept(key));
+        let longest = others.max_by_key(|(key, value)| key.len() + value.to_string().len());
         let Some(longest) = longest.map(|(key, _)| key.clone()) else { break };
         metadata.remove(&longest);
     }

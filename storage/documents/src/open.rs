@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Cursor, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
@@ -17,6 +18,8 @@ pub struct Opened {
     source: Source,
     /// What it may still give.
     left: u64,
+    /// When it was changed last, where the system tells.
+    changed: Option<SystemTime>,
 }
 
 #[derive(Debug)]
@@ -28,7 +31,12 @@ enum Source {
 impl Opened {
     /// What came with a request.
     pub fn of(bytes: Bytes) -> Self {
-        Self { source: Source::Bytes(Cursor::new(bytes)), left: MAX_BYTES }
+        Self { source: Source::Bytes(Cursor::new(bytes)), left: MAX_BYTES, changed: None }
+    }
+
+    /// When it was changed last; of what came with a request, and where the system does not tell, nothing.
+    pub fn changed(&self) -> Option<SystemTime> {
+        self.changed
     }
 }
 
@@ -63,7 +71,7 @@ pub fn open(found: &FoundFile) -> Result<Opened, String> {
             MAX_BYTES >> 20
         ));
     }
-    Ok(Opened { source: Source::File(file), left: MAX_BYTES })
+    Ok(Opened { source: Source::File(file), left: MAX_BYTES, changed: metadata.modified().ok() })
 }
 
 /// Where an open file lies, without links.

@@ -233,3 +233,37 @@ fn bad_input_names_the_place() {
     assert!(why("a.exe", b"").contains("not a format"));
     assert!(why("a.pdf", b"%PDF-1.4 damaged").contains("PDF"));
 }
+
+#[test]
+fn a_document_tells_its_files_name_and_when_it_was_changed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("House").join("roof.md");
+    std::fs::create_dir(path.parent().expect("a parent")).expect("made");
+    std::fs::write(&path, "---\nchanged: long ago\nfile: none\n---\nSlate.").expect("written");
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_709_210_096);
+    std::fs::File::options().write(true).open(&path).expect("there").set_modified(time).expect("set");
+    let within = Some(folder.path().canonicalize().expect("there").into());
+    let mut documents = Vec::new();
+    let file = FoundFile { path: path.canonicalize().expect("there"), within, bytes: 0 };
+    let read = Reader::new(Here).read(&file, &mut |document| {
+        documents.push(document);
+        true
+    });
+    read.expect("read");
+    let metadata = &documents[0].metadata;
+    let told = ["changed", "file", "path", "folder"].map(|key| metadata[key].as_str().expect("a text"));
+    assert_eq!(told, ["2024-02-29T12:34:56Z", "roof.md", "House/roof.md", "House"]);
+    // What came with a request has the time that is told with it, or none.
+    let sent = |changed: Option<&str>| {
+        let mut documents = Vec::new();
+        let bytes = (Bytes::from_static(b"Slate."), changed.map(str::to_owned));
+        let read = Reader::new(Here).read_bytes(Path::new("roof.md"), bytes, &mut |document| {
+            documents.push(document);
+            true
+        });
+        read.expect("read");
+        documents.remove(0).metadata
+    };
+    assert_eq!(sent(Some("2024-02-29T12:34:56Z"))["changed"], "2024-02-29T12:34:56Z");
+    assert_eq!((sent(None).get("changed"), &sent(None)["file"]), (None, &"roof.md".into()));
+}

@@ -2,12 +2,15 @@
 //! which collections are to stay with theirs.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Catalog, read_json, sled_error, to_json};
 use crate::Result;
 
 /// Before an identity, among the settings.
 const EMBEDDER: &str = "embedder.";
+/// Before an identity, of how alike unrelated texts are to that model.
+const UNRELATED: &str = "unrelated.";
 /// Before a collection's full name, among the settings.
 const KEPT: &str = "renewal.cancelled.";
 
@@ -39,6 +42,25 @@ impl Catalog {
     /// As sled says.
     pub fn embedder(&self, identity: &str) -> Result<Option<EmbedderRecord>> {
         let row = self.settings.get(format!("{EMBEDDER}{identity}")).map_err(sled_error)?;
+        Ok(row.and_then(|row| read_json(&row)))
+    }
+
+    /// Notes what was measured of the embedding model of an identity.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn note_unrelated(&self, identity: &str, measured: &Value) -> Result<()> {
+        let key = format!("{UNRELATED}{identity}");
+        self.settings.insert(key, to_json(measured)?).map(drop).map_err(sled_error)?;
+        self.flush()
+    }
+
+    /// What was noted by [`note_unrelated`](Self::note_unrelated).
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn unrelated(&self, identity: &str) -> Result<Option<Value>> {
+        let row = self.settings.get(format!("{UNRELATED}{identity}")).map_err(sled_error)?;
         Ok(row.and_then(|row| read_json(&row)))
     }
 
@@ -83,9 +105,12 @@ mod tests {
             assert_eq!(catalog.embedder("bert-1").unwrap(), None);
             catalog.note_embedder("bert-1", &record).unwrap();
             catalog.cancel_renewal("acme/notes", Some("bert-2")).unwrap();
+            catalog.note_unrelated("bert-1", &serde_json::json!({ "mean": 0.5 })).unwrap();
         }
         let catalog = Catalog::open(folder.path(), &Env::system()).unwrap();
         assert_eq!(catalog.embedder("bert-1").unwrap(), Some(record));
+        assert_eq!(catalog.unrelated("bert-1").unwrap(), Some(serde_json::json!({ "mean": 0.5 })));
+        assert_eq!(catalog.unrelated("bert-2").unwrap(), None);
         assert!(catalog.is_renewal_cancelled("acme/notes", "bert-2").unwrap());
         assert!(!catalog.is_renewal_cancelled("acme/notes", "bert-3").unwrap());
         assert!(!catalog.is_renewal_cancelled("notes", "bert-2").unwrap());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::records::Kept;
 use super::{Catalog, read_all, read_json, sled_error, to_json};
@@ -30,6 +31,9 @@ pub struct IngestJob {
     /// Whether documents of files that are gone are removed in the end.
     #[serde(default)]
     pub prune: bool,
+    /// What is noted with every document, beside what its file says of itself.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
 }
 
 /// A file that an ingest began to work on.
@@ -50,10 +54,25 @@ impl Catalog {
     /// # Errors
     /// `InvalidInput` if a path is not UTF-8; else as sled says.
     pub fn add_job(&self, collection: &str, paths: &[PathBuf], prune: bool, now_unix_ms: u64) -> Result<IngestJob> {
+        self.add_job_with(collection, paths, (prune, Map::new()), now_unix_ms)
+    }
+
+    /// As [`add_job`](Self::add_job), with metadata for its documents.
+    ///
+    /// # Errors
+    /// As [`add_job`](Self::add_job)'s.
+    pub fn add_job_with(
+        &self,
+        collection: &str,
+        paths: &[PathBuf],
+        (prune, metadata): (bool, Map<String, Value>),
+        now_unix_ms: u64,
+    ) -> Result<IngestJob> {
         let id = self.fresh_id()?;
         let (collection, paths) = (collection.to_owned(), paths.to_vec());
         let created_unix_ms = now_unix_ms;
-        let job = IngestJob { id, collection, paths, created_unix_ms, done: 0, starts: 0, attempts: Vec::new(), prune };
+        let (done, starts, attempts) = (0, 0, Vec::new());
+        let job = IngestJob { id, collection, paths, created_unix_ms, done, starts, attempts, prune, metadata };
         self.put(Kept::Jobs, &id.to_be_bytes(), to_json(&job)?)?;
         Ok(job)
     }

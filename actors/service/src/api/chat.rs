@@ -1,6 +1,6 @@
 //! `/v1/chat/completions` and `/v1/completions`: requests, whole answers, and the chunks of streams.
 
-use ragstone_actors::{Citation, Grounding, InlineDocument, Reuse, ReuseReport};
+use ragstone_actors::{Citation, Grounding, InlineDocument, MinSimilarity, OnNothingFound, Reuse, ReuseReport};
 use ragstone_corpus::Filter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -112,6 +112,15 @@ pub struct Extension {
     /// Which documents of the collection may be found, by their metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
+    /// Whether the question's `path:`, `folder:`, `file:`, `name:`, `after:` and `before:` are filters.
+    #[serde(skip_serializing_if = "is_false")]
+    pub qualifiers: bool,
+    /// How similar a passage must be to the question; the setting's where nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_similarity: Option<MinSimilarity>,
+    /// What is done where nothing is about the question; the setting's where nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_nothing_found: Option<OnNothingFound>,
     /// Searches at the most: what the model begins to answer is searched for next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<usize>,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ragstone_actors::MinSimilarity;
 use ragstone_actors::library::{Removed, Withdrawn};
 use ragstone_corpus::{
     CollectionInfo, DocumentInfo, Filter, Hit, Metadata, Passage, SearchMode, StoredDocument, UpsertReport,
@@ -90,6 +91,16 @@ pub struct Upserted {
     pub left_out: Vec<String>,
 }
 
+/// What is told of a file beside its bytes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FileQuery {
+    /// A JSON object that is noted with every document of the file, as [`Ingest::metadata`].
+    pub metadata: Option<String>,
+    /// When the file was changed last.
+    pub changed_unix_ms: Option<u64>,
+}
+
 /// A document with its passages in order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -134,6 +145,20 @@ pub struct Search {
     /// Which documents may be found, by their metadata; all where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
+    /// Whether the query's `path:`, `folder:`, `file:`, `name:`, `after:` and `before:` are filters.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub qualifiers: bool,
+    /// How similar a passage must be to the query; the setting's, where nothing is said. A number leaves out what is less similar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_similarity: Option<MinSimilarity>,
+}
+
+/// A query without its qualifiers.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ReadAs {
+    pub query: String,
+    /// Those of the request included.
+    pub filter: Filter,
 }
 
 /// What a search found, best first.
@@ -142,6 +167,12 @@ pub struct FoundPassages {
     #[serde(default)]
     pub object: ListObject,
     pub data: Vec<Hit>,
+    /// No passage is about the query: `data` has the nearest ones, if any. Absent where one is, and where that cannot be told.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub nothing_found: bool,
+    /// What was searched for and among which documents, where the query had qualifiers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_as: Option<ReadAs>,
     /// Words alone were searched: the collection was built with an embedding model that cannot be loaded, and is not embedded again yet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub words_only: bool,
@@ -158,6 +189,10 @@ pub struct Ingest {
     /// Of the files that are found, read these alone: the others are known to be as they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<Vec<PathBuf>>,
+    /// What is noted with every document, beside what its file says of itself, before which it counts: texts, numbers, true, false, or lists of
+    /// these; at most 32 entries and 2 KiB.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::cache::{
 };
 use super::chat::{ChatChunk, ChatCompletion, ChatRequest, CompletionRequest, TextChunk, TextCompletion};
 use super::collections::{
-    DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
+    DeleteQuery, Deleted, DocumentsQuery, FileQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
 };
 use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::events::ServiceEvent;
@@ -300,6 +300,7 @@ const CORPUS: &[Operation] = &[
     Operation {
         body: Body::Bytes,
         ..operation("PUT", "/v1/collections/{collection}/files/{file}", "putFile", "Add or replace a file's documents")
+            .asks(schema::<FileQuery>)
             .answers(Json(schema::<Upserted>))
     },
     post("/v1/collections/{collection}/search", "search", "The passages that answer a query best")

@@ -57,7 +57,8 @@ pub async fn answer(
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let thinks = thinks(&mut fields)?;
     let messages = fields.need::<Vec<RequestMessage>>("messages")?;
-    let messages = conversation(&mut fields, messages)?;
+    let mut messages = conversation(&mut fields, messages)?;
+    generation.extension.take_qualifiers(&mut messages)?;
     fields.finish()?;
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
     let wish = Wish { prompt_logprobs: generation.sampling.prompt_logprobs, ..Wish::default() };

@@ -7,9 +7,9 @@ use actix_web::http::header::ContentType;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::library::{Library, Removed};
-use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
-use ragstone_corpus::{COLLECTION, DocumentInfo, Hit, SearchOptions};
-use ragstone_documents::Document;
+use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, MinSimilarity, Rerank, Reuse};
+use ragstone_corpus::{COLLECTION, DocumentInfo, Filter, Hit, Qualified, SearchOptions, qualified};
+use ragstone_documents::{Document, check_given};
 use serde::Serialize;
 
 use super::answer::event;
@@ -18,7 +18,7 @@ use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
 use crate::api::collections::{
-    DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
+    DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, ReadAs, Search, Upsert, Upserted, WholeDocument,
 };
 use crate::api::{List, ListObject, Page};
 use crate::error::{Error, ErrorKind, Result};
@@ -245,7 +245,9 @@ pub async fn search(
     let opened = state.opened()?;
     let (given, visitor) = (path.into_inner(), Visitor::of(&request)?);
     let name = visitor.collection(&given)?;
-    let Search { query, top_k, mode, rerank, filter } = Fields::whole(incoming).await?;
+    let Search { query, top_k, mode, rerank, filter, qualifiers, min_similarity } = Fields::whole(incoming).await?;
+    let min_similarity = min_similarity.unwrap_or(state.settings.min_similarity);
+    let (query, filter, read_as) = if qualifiers { read(&query, filter)? } else { (query, filter, None) };
     let (top_k, rerank) = (top_k.or(state.settings.top_k).unwrap_or(PASSAGES), rerank.unwrap_or(state.settings.rerank));
     let mode = mode.unwrap_or_default();
     if query.len() > MAX_QUERY_BYTES {
@@ -263,20 +265,45 @@ pub async fn search(
         );
     }
     let corpus = opened.ragstone.corpus().clone();
-    let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode, filter };
+    let options = SearchOptions {
+        top_k: if rerank > 0 { rerank.max(top_k) } else { top_k },
+        mode,
+        filter,
+        min_similarity: min_similarity.least(),
+    };
     let (asked, within) = (query.clone(), name.clone());
     let searching = async move {
         let words_only = corpus.built_with(&within).await?.words_only;
-        Ok::<_, Error>((corpus.search(&within, &asked, &options).await?, words_only))
+        let found = corpus.search_in_stages(&within, &asked, &options, false, &mut |_| {}).await?;
+        Ok::<_, Error>((found, words_only))
     };
     let found = state.run(&request, Work::Search, searching).await?.map_err(Refusal);
-    let (mut data, words_only) = naming(opened, &visitor, &name, found).await?;
+    let (found, words_only) = naming(opened, &visitor, &name, found).await?;
+    let nothing_found = match min_similarity {
+        MinSimilarity::Auto => found.is_relevant == Some(false),
+        MinSimilarity::Off => false,
+        MinSimilarity::Least(_) => found.hits.is_empty(),
+    };
+    let mut data = found.hits;
     if rerank > 0 && !data.is_empty() {
         data = in_order(&state, &request, query, data).await?;
         data.truncate(top_k);
     }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
-    written(FoundPassages { object: ListObject::List, data, words_only }).await
+    written(FoundPassages { object: ListObject::List, data, nothing_found, read_as, words_only }).await
+}
+
+/// A query with qualifiers as it is searched for: without them, with the filter that they and the request come to.
+fn read(query: &str, filter: Option<Filter>) -> Result<(String, Option<Filter>, Option<ReadAs>)> {
+    let Qualified { query, filter: qualifiers } =
+        qualified(query).map_err(|error| Error::invalid_field("query", error.to_string()))?;
+    if qualifiers.is_none() {
+        return Ok((query, filter, None));
+    }
+    let filter = Filter::all_of(filter.into_iter().chain(qualifiers).collect())
+        .map_err(|error| Error::invalid_field("filter", error.to_string()))?;
+    let read_as = filter.clone().map(|filter| ReadAs { query: query.clone(), filter });
+    Ok((query, filter, read_as))
 }
 
 /// What a search found in the reranker's order, with its scores.
@@ -307,14 +334,15 @@ pub async fn ingest(
     incoming: Incoming,
 ) -> Answered {
     let opened = state.opened()?;
-    let Ingest { paths, prune, only } = Fields::whole(incoming).await?;
+    let Ingest { paths, prune, only, metadata } = Fields::whole(incoming).await?;
+    check_given(&metadata).map_err(|error| Error::invalid_field("metadata", error.to_string()))?;
     if paths.iter().any(|path| !path.is_absolute()) {
         return Err(Error::invalid_field("paths", "`paths` must be absolute").into());
     }
     let name = Visitor::of(&request)?.collection(&path.into_inner())?;
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     audit::say_all(&request, "paths", shown.iter().map(String::as_str));
-    let (begun, is_new) = opened.ingestor.begin(&name, paths, prune).await?;
+    let (begun, is_new) = opened.ingestor.begin(&name, paths, (prune, metadata)).await?;
     // One that was begun before has more to do.
     let only = only.filter(|_| is_new);
     if !state.audience().resumes() {

@@ -1,15 +1,17 @@
 //! `PUT /v1/collections/NAME/files/FILE`: a file as somebody has it, into a collection.
 
 use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_documents::Unread;
+use ragstone_documents::{Unread, check_given, timestamp, with_given};
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::body::Incoming;
 use super::collections::Changed;
-use crate::api::collections::Upserted;
-use crate::error::Error;
+use crate::api::collections::{FileQuery, Upserted};
+use crate::error::{Error, Result};
 use crate::http::error::Answered;
 use crate::http::state::{State, caller};
 use crate::lanes::Work;
@@ -18,6 +20,38 @@ use crate::lanes::Work;
 const MOST_LEFT_OUT: usize = 8;
 /// Of a file's name.
 const MAX_NAME_BYTES: usize = 255;
+
+/// What is told of a file beside its bytes.
+#[derive(Debug, Default)]
+struct Given {
+    metadata: Map<String, Value>,
+    /// When it was changed last.
+    changed: Option<String>,
+}
+
+impl Given {
+    /// Of a request's query: `metadata`, a JSON object, and `changed_unix_ms`.
+    fn of(query: &str) -> Result<Self> {
+        let FileQuery { metadata, changed_unix_ms } = web::Query::<FileQuery>::from_query(query)
+            .map_err(|error| Error::invalid_input(format!("query: {error}; use ?metadata={{…}}&changed_unix_ms=…")))?
+            .into_inner();
+        let metadata: Map<String, Value> = match metadata {
+            Some(json) => serde_json::from_str(&json).map_err(|error| {
+                Error::invalid_field("metadata", format!("`metadata` must be a JSON object: {error}"))
+            })?,
+            None => Map::new(),
+        };
+        check_given(&metadata).map_err(|error| Error::invalid_field("metadata", error.to_string()))?;
+        let changed = changed_unix_ms.map(|ms| {
+            let time = UNIX_EPOCH.checked_add(Duration::from_millis(ms)).and_then(timestamp);
+            time.ok_or_else(|| {
+                let message = format!("`changed_unix_ms` is {ms}; send milliseconds since 1970, before the year 10000");
+                Error::invalid_field("changed_unix_ms", message)
+            })
+        });
+        Ok(Self { metadata, changed: changed.transpose()? })
+    }
+}
 
 /// Reads the body as a file of that name would be read from disk, and adds or replaces its documents.
 pub async fn put(
@@ -34,6 +68,7 @@ pub async fn put(
         ))
         .into());
     }
+    let Given { metadata, changed } = Given::of(request.query_string())?;
     let bytes = incoming.bytes().await?;
     let (seconds, caller) = (state.file_seconds, caller(&request));
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
@@ -49,8 +84,8 @@ pub async fn put(
             let parser = ragstone_documents::Here;
             let mut documents = Vec::new();
             let mut reader = ragstone_documents::Reader::new(parser);
-            let read = reader.read_bytes(&name, bytes, &mut |document| {
-                documents.push(document);
+            let read = reader.read_bytes(&name, (bytes, changed), &mut |document| {
+                documents.push(with_given(document, &metadata));
                 true
             });
             (documents, read)

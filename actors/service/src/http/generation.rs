@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ragstone_actors::{Context, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
+use ragstone_corpus::{Filter, Qualified, qualified};
 use ragstone_env::Env;
+use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, MAX_LOGPROBS, SamplingParams};
 use serde_json::Value;
@@ -120,6 +122,8 @@ impl Extension {
             collection: self.collection.take(),
             top_k: self.top_k,
             filter: self.filter.take(),
+            min_similarity: self.min_similarity,
+            on_nothing_found: self.on_nothing_found,
             rounds: self.rounds,
             round_tokens: self.round_tokens,
             rerank: self.rerank,
@@ -127,6 +131,24 @@ impl Extension {
             arrange: self.arrange,
             documents: std::mem::take(&mut self.documents),
         })
+    }
+
+    /// Takes qualifiers out of what the user said last, and makes filters of them, where that is asked for.
+    ///
+    /// # Errors
+    /// `InvalidInput`, which says what is wrong with one.
+    pub fn take_qualifiers(&mut self, messages: &mut [ChatMessage]) -> Result<()> {
+        if !self.qualifiers {
+            return Ok(());
+        }
+        let Some(last) = messages.iter_mut().rev().find(|message| message.role == "user") else { return Ok(()) };
+        let Qualified { query, filter } =
+            qualified(&last.content).map_err(|error| Error::invalid_field("messages", error.to_string()))?;
+        last.content = query;
+        let filters = self.filter.take().into_iter().chain(filter).collect();
+        self.filter =
+            Filter::all_of(filters).map_err(|error| Error::invalid_field("ragstone.filter", error.to_string()))?;
+        Ok(())
     }
 
     fn check(&self) -> Result<()> {
@@ -167,6 +189,15 @@ impl Extension {
                 "ragstone.filter",
                 "`filter` chooses among what a search finds; name a collection",
             ));
+        }
+        let about_search = [
+            ("qualifiers", self.qualifiers),
+            ("min_similarity", self.min_similarity.is_some()),
+            ("on_nothing_found", self.on_nothing_found.is_some()),
+        ];
+        if let Some((name, _)) = about_search.iter().find(|(_, is_there)| *is_there && self.collection.is_none()) {
+            let message = format!("`{name}` is about what a search finds; name a collection");
+            return Err(Error::invalid_field(format!("ragstone.{name}"), message));
         }
         if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
             return Err(Error::invalid_field("ragstone.rounds", "`rounds` searches a collection again; name one"));

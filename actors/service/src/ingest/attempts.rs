@@ -132,6 +132,7 @@ mod tests {
             starts: 0,
             attempts: Vec::new(),
             prune: false,
+            metadata: serde_json::Map::new(),
         }
     }
 

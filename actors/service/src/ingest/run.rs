@@ -11,7 +11,7 @@ use ragstone_actors::ingests::{self, Begun};
 use ragstone_actors::jobs::JobKind;
 use ragstone_corpus::UpsertReport;
 use ragstone_documents::Document;
-use ragstone_documents::{FoundFile, file_of, shown};
+use ragstone_documents::{FoundFile, file_of, shown, with_given};
 use ragstone_storage::catalog::IngestJob;
 use tokio::sync::mpsc;
 
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
                     let room = MOST_LEFT_OUT.saturating_sub(left_out.len());
                     left_out.extend(document.left_out.iter().take(room).cloned());
                     self.commit_if_full().await?;
-                    self.batch.push(*document);
+                    self.batch.push(with_given(*document, &self.record.job().metadata));
                 }
                 Step::Done if has_text => {
                     if !left_out.is_empty() {
@@ -442,6 +442,7 @@ mod tests {
             starts: 0,
             attempts: Vec::new(),
             prune: false,
+            metadata: serde_json::Map::new(),
         };
         let mut record = Record::begin(job);
         record.begin_files(["a", "b", "empty", "c"].map(str::to_owned).to_vec());

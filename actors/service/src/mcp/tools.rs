@@ -146,22 +146,29 @@ struct Passage {
     page: Option<u32>,
     text: String,
     score: Option<f32>,
+    /// Cosine similarity to the query, where vectors are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similarity: Option<f32>,
+    /// When its file was changed last, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<String>,
     /// The whole document, as a resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<String>,
 }
 
 impl Passage {
-    fn of_hit(collection: &str, number: usize, Hit { passage, score, also_in }: Hit) -> Self {
-        let ragstone_corpus::Passage { document_id, title, source, page, text, .. } = passage;
-        let citation = Citation { number, document_id, title, source, page, text, score: Some(score), also_in };
+    fn of_hit(collection: &str, number: usize, Hit { passage, score, similarity, also_in }: Hit) -> Self {
+        let ragstone_corpus::Passage { document_id, title, source, page, text, metadata, .. } = passage;
+        let (score, changed) = (Some(score), metadata.text("changed"));
+        let citation = Citation { number, document_id, title, source, page, text, score, similarity, changed, also_in };
         Self::of_citation(collection, number, citation)
     }
 
     fn of_citation(collection: &str, number: usize, citation: Citation) -> Self {
-        let Citation { document_id: document, title, source, page, text, score, .. } = citation;
+        let Citation { document_id: document, title, source, page, text, score, similarity, changed, .. } = citation;
         let uri = (!document.is_empty()).then(|| super::resources::uri(collection, &document));
-        Self { number, document, title, source, page, text, score, uri }
+        Self { number, document, title, source, page, text, score, similarity, changed, uri }
     }
 
     /// How it is shown to a model: who it is; its text comes after it.

@@ -34,6 +34,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(Counter, "ragstone_draft_tokens_total", &[], "drafted tokens that were verified"),
     metric(Counter, "ragstone_draft_tokens_accepted_total", &[], "drafted tokens that were right"),
     metric(Counter, "ragstone_retrieval_rounds_total", &[], "searches of questions that search several times"),
+    metric(Counter, "ragstone_nothing_found_total", &["answered"], "questions about which nothing was found, by what was done"),
     metric(Counter, "ragstone_reranked_passages_total", &["by"], "passages that were put in order, by who did it"),
     metric(Histogram, "ragstone_rerank_seconds", &["by"], "time of putting a search's or a request's passages in order"),
     metric(Counter, "ragstone_speculations_total", &["outcome"], "searches beside which a prefill could begin, by what became of it"),

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_actors::{Caller, Context, Folders, Input, Question, Ragstone, Reuse, ReuseReport, RootCut, Settings};
+use ragstone_actors::{
+    Caller, Context, Folders, Input, MinSimilarity, Question, Ragstone, Reuse, ReuseReport, RootCut, Settings,
+};
 use ragstone_documents::Document;
 use ragstone_env::{Env, FailMode, Stopwatch};
 use ragstone_kernels::chat::ChatMessage;
@@ -217,8 +219,13 @@ impl Bench {
     async fn ask(&self, speculates: bool) -> Result<ReuseReport> {
         let topic = self.below(self.options.topics);
         let words: Vec<String> = (0..QUESTION_WORDS).map(|_| self.topic_word(topic)).collect();
-        let context =
-            Context { collection: Some(COLLECTION.into()), speculate: Some(speculates), ..Context::default() };
+        // Random words are about nothing.
+        let context = Context {
+            collection: Some(COLLECTION.into()),
+            speculate: Some(speculates),
+            min_similarity: Some(MinSimilarity::Off),
+            ..Context::default()
+        };
         let max_tokens = self.options.answer_tokens;
         let question = Question {
             input: Input::Chat {

@@ -207,8 +207,9 @@ async fn ask(
     let (mut times, mut rerank_times) = (Vec::new(), Vec::new());
     for (done, example) in examples.iter().enumerate() {
         let begun = Stopwatch::start();
-        let mut hits =
-            corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode, filter: None }).await?;
+        let mut hits = corpus
+            .search(collection, &example.question, &SearchOptions { top_k: HITS, mode, ..SearchOptions::default() })
+            .await?;
         let found = begun.elapsed_ms();
         if let Some(reranker) = &reranker {
             hits = reranker.order(&example.question, hits).await?;

@@ -265,7 +265,7 @@ async fn a_damaged_index_is_built_anew_by_the_search_that_meets_it() {
         }
         let mut stages = |_: Vec<Hit>| {};
         let staged = corpus.search_in_stages("c", "stone9", &SearchOptions::default(), true, &mut stages).await;
-        assert_eq!(staged.unwrap().0[0].passage.document_id, "d9");
+        assert_eq!(staged.unwrap().hits[0].passage.document_id, "d9");
         assert!(corpus.verify(Pace::Fast, &mut |_| true).await.unwrap().damaged.is_empty());
         drop(corpus);
         let corpus = open_with(folder.path(), ENCODER, options).await.unwrap();

@@ -14,10 +14,10 @@ fn filter(given: Value) -> Filter {
 }
 
 async fn found(corpus: &Corpus, query: &str, mode: SearchMode, top_k: usize, given: Value) -> Vec<String> {
-    let options = SearchOptions { top_k, mode, filter: Some(filter(given)) };
+    let options = SearchOptions { top_k, mode, filter: Some(filter(given)), ..SearchOptions::default() };
     let hits = corpus.search("c", query, &options).await.unwrap();
-    let (staged, _) = corpus.search_in_stages("c", query, &options, true, &mut |_| {}).await.unwrap();
-    assert_eq!(staged, hits);
+    let staged = corpus.search_in_stages("c", query, &options, true, &mut |_| {}).await.unwrap();
+    assert_eq!(staged.hits, hits);
     for hit in &hits {
         assert!(options.filter.as_ref().unwrap().matches(&hit.passage.metadata.entries().unwrap()));
     }

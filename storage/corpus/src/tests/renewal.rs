@@ -244,7 +244,7 @@ async fn without_the_older_model_words_are_searched_until_it_is_done() {
     for mode in MODES {
         assert_eq!(find(&corpus, &numbered(7).text, mode, 1).await, ["d007"], "{mode:?}");
     }
-    let hits = corpus.search_in_stages("c", "place7", &SearchOptions::default(), true, &mut |_| {}).await.unwrap().0;
+    let hits = corpus.search_in_stages("c", "place7", &SearchOptions::default(), true, &mut |_| {}).await.unwrap().hits;
     assert_eq!(hits.len(), 1, "no vector finds what the words do not");
     let add = async || corpus.upsert("c", vec![document("new", "Something new.")], &(), &|_| Ok(())).await;
     let error = add().await.unwrap_err();

@@ -32,9 +32,9 @@ async fn a_text_under_two_titles_is_one_hit_that_names_the_other() {
         let json = serde_json::to_value(&hits).unwrap();
         assert_eq!(json.as_array().unwrap().iter().filter(|hit| hit.get("also_in").is_some()).count(), 1);
     }
-    let (staged, _) =
+    let staged =
         corpus.search_in_stages("c", "granite bridge", &SearchOptions::default(), true, &mut |_| {}).await.unwrap();
-    assert_eq!(staged.iter().map(|hit| hit.also_in.len()).sum::<usize>(), 1);
+    assert_eq!(staged.hits.iter().map(|hit| hit.also_in.len()).sum::<usize>(), 1);
 }
 
 /// A footer on every page: it takes one place of the top k, however many candidates it fills.

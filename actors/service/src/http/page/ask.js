@@ -136,9 +136,18 @@ function noCollection(name) {
   return h("div", { class: "failure", role: "alert" }, h("p", {}, `There is no collection ${name} any more. Choose another one under Collection and ask again, or `, h("a", { href: "#/collections" }, "add documents"), "."));
 }
 
+const NOTHING = {
+  said: "No passage is about this; no model was asked.",
+  without_passages: "No passage is about this: the answer is the model's own, without your documents.",
+  as_usual: "No passage seems to be about this: the answer stands on the nearest ones.",
+};
+
 function details({ report, citations: cited }, choice) {
+  const { nothing_found: nothing } = report;
+  const none = nothing && h("p", { class: "hint" }, NOTHING[nothing.answered]);
+  if (nothing?.answered === "said") return h("div", {}, none);
   const cut = choice?.finish_reason === "length" && h("p", { class: "quiet" }, "Cut off: it has as many tokens as were asked for.");
-  return h("div", {}, cut || "", h("details", { open: true }, h("summary", {}, "The prompt's plan"), plan(report, cited)));
+  return h("div", {}, none || "", cut || "", h("details", { open: true }, h("summary", {}, "The prompt's plan"), plan(report, cited)));
 }
 
 /** What the answer stands on: its words were looked for in the passages. */
@@ -151,9 +160,10 @@ function grounds({ state, passages, missing = [] }) {
 function citations({ citations: cited, grounding }, collection) {
   if (cited.length === 0) return h("span");
   const place = (other) => other.source || other.title || other.document_id;
-  const item = ({ number, title, source, page, text, document_id: id, score, also_in: others = [] }) => h("li", { class: grounding?.passages.includes(number) ? "ground" : "" },
+  const item = ({ number, title, source, page, text, document_id: id, score, similarity, changed, also_in: others = [] }) => h("li", { class: grounding?.passages.includes(number) ? "ground" : "" },
     h("details", {},
-      h("summary", {}, h("bdi", {}, title || source || id || "passage"), page ? h("span", { class: "quiet" }, ` page ${page}`) : "", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
+      h("summary", {}, h("bdi", {}, title || source || id || "passage"), page ? h("span", { class: "quiet" }, ` page ${page}`) : "", score !== null && score !== undefined ? h("span", { class: "quiet", title: similarity === undefined ? "" : `similarity ${similarity.toFixed(2)}` }, ` ${score.toFixed(2)}`) : "",
+        changed ? h("span", { class: "quiet" }, ` ${changed.slice(0, 10)}`) : ""),
       h("p", { class: "passage", dir: "auto" }, text),
       others.length ? h("p", { class: "quiet" }, `The same text is in ${others.map(place).join(", ")}.`) : "",
       id && collection ? h("a", { href: `#/collections/${encodeURIComponent(collection)}/${encodeURIComponent(id)}?${new URLSearchParams({ passage: text })}` }, "Open in its document") : ""));

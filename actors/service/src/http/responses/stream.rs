@@ -229,9 +229,10 @@ impl Reply for ResponseStream {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_actors::{ReuseReport, Usage};
+
     use super::*;
     use crate::api::responses::{Response, ResponseEvent};
-    use ragstone_actors::{ReuseReport, Usage};
 
     #[test]
     fn events_add_up_to_the_response() {

@@ -1,7 +1,8 @@
 //! `ask`
 
 use futures::StreamExt;
-use ragstone_actors::GroundingState;
+use ragstone_actors::{Answered, GroundingState, MinSimilarity, OnNothingFound};
+use ragstone_corpus::Filter;
 use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,12 @@ pub struct Arguments {
     top_k: Option<u64>,
     #[serde(default)]
     max_tokens: Option<u64>,
+    #[serde(default)]
+    min_similarity: Option<MinSimilarity>,
+    #[serde(default)]
+    on_nothing_found: Option<OnNothingFound>,
+    #[serde(default)]
+    filter: Option<Filter>,
 }
 
 impl Arguments {
@@ -44,6 +51,9 @@ impl Arguments {
         let extension = Extension {
             collection: Some(collection.to_owned()),
             top_k: self.top_k.map(|count| count as usize),
+            min_similarity: self.min_similarity,
+            on_nothing_found: self.on_nothing_found,
+            filter: self.filter.clone(),
             sampling: Unsaid::Model,
             ..Extension::default()
         };
@@ -78,6 +88,8 @@ struct Told {
     model: String,
     citations: Vec<Passage>,
     grounding: Option<GroundingState>,
+    /// No passage is about the question, and what was done: `said`, `without_passages`, `as_usual`.
+    nothing_found: Option<Answered>,
     prompt_tokens: u32,
     cached_tokens: u32,
     blended_tokens: u32,
@@ -109,7 +121,8 @@ impl Answer {
             return Err(Error::new(ErrorKind::Unavailable, "the answer broke off; ask again"));
         };
         let first_token_ms = self.extension.as_ref().map(|extension| extension.report.ttft.total_ms);
-        let AnswerExtension { citations: mut cited, grounding, .. } = self.extension.unwrap_or_default();
+        let AnswerExtension { citations: mut cited, grounding, report } = self.extension.unwrap_or_default();
+        let nothing_found = report.nothing_found;
         cited.sort_by_key(|citation| citation.number);
         let citations: Vec<Passage> =
             cited.into_iter().map(|citation| Passage::of_citation(collection, citation.number, citation)).collect();
@@ -119,6 +132,7 @@ impl Answer {
             citations.iter().for_each(|citation| text.push_str(&format!("\n{}", citation.heading())));
             grounding.iter().for_each(|grounding| text.push_str(&format!("\n{}", grounding.in_words())));
         }
+        nothing_found.iter().for_each(|nothing| text.push_str(&format!("\n\n({})", nothing.in_words())));
         let Usage { prompt_tokens, completion_tokens, prompt_tokens_details, .. } = self.usage;
         let PromptTokens { cached_tokens, blended_tokens } = prompt_tokens_details;
         let told = Told {
@@ -127,6 +141,7 @@ impl Answer {
             model: self.model,
             citations,
             grounding: grounding.map(|grounding| grounding.state),
+            nothing_found: nothing_found.map(|nothing| nothing.answered),
             prompt_tokens,
             cached_tokens,
             blended_tokens,

@@ -26,8 +26,12 @@ fn search() -> Tool {
         "query": text("What to look for: a question or a few words.", MAX_QUERY_CHARACTERS),
         "collection": collection(&format!("Where to look. {UNNAMED}")),
         "top_k": number("How many passages at most; the service's setting (5) where left out.", MAX_TOP_K),
+        "min_similarity": min_similarity(),
+        "filter": filter(),
     });
-    let output = json!({ "collection": { "type": "string" }, "passages": { "type": "array", "items": passage() } });
+    let nothing_found =
+        "True where no passage is about the query: those that are there are the nearest, and do not answer it.";
+    let output = json!({ "collection": { "type": "string" }, "nothing_found": { "type": "boolean", "description": nothing_found }, "passages": { "type": "array", "items": passage() } });
     tool(
         "search",
         "Search documents",
@@ -47,6 +51,13 @@ fn ask() -> Tool {
         "collection": collection(&format!("Where to answer from. {UNNAMED}")),
         "top_k": number("How many passages the model reads; the service's setting (5) where left out.", MAX_PASSAGES),
         "max_tokens": number("The longest answer, in tokens; 256 or a quarter of the context where left out.", MAX_ANSWER_TOKENS),
+        "min_similarity": min_similarity(),
+        "on_nothing_found": {
+            "enum": ["say", "answer", "as_usual"],
+            "description": "Where no passage is about the question: say so without the model, let the model answer without passages, or answer \
+                from the nearest ones. The service's setting (say) where left out.",
+        },
+        "filter": filter(),
     });
     let count = json!({ "type": "integer", "minimum": 0 });
     let output = json!({
@@ -58,6 +69,10 @@ fn ask() -> Tool {
             "type": ["string", "null"], "enum": ["supported", "unsupported", "not_in_passages", null],
             "description": "Whether the answer's numbers, names and words were found in the passages; `not_in_passages`: the model says that \
                 they have no answer. Null where nothing could be looked for.",
+        },
+        "nothing_found": {
+            "type": ["string", "null"], "enum": ["said", "without_passages", "as_usual", null],
+            "description": "Where no passage is about the question, what was done about it; else null.",
         },
         "prompt_tokens": count, "cached_tokens": count, "blended_tokens": count, "completion_tokens": count,
         "first_token_ms": { "type": ["number", "null"] },
@@ -137,6 +152,21 @@ fn number(description: &str, most: u64) -> Value {
     json!({ "type": "integer", "description": description, "minimum": 1, "maximum": most })
 }
 
+fn min_similarity() -> Value {
+    json!({
+        "description": "How similar passages must be: cosine similarity from -1 to 1, `auto` (the service's default) or `off`.",
+        "anyOf": [{ "enum": ["auto", "off"] }, { "type": "number", "minimum": -1, "maximum": 1 }],
+    })
+}
+
+fn filter() -> Value {
+    json!({
+        "type": "object",
+        "description": "Which documents may be found, by their metadata, such as {\"type\": \"prefix\", \"key\": \"path\", \"value\": \"House/\"} \
+            or {\"type\": \"gte\", \"key\": \"changed\", \"value\": \"2025-01\"}. Files have path, folder, file and changed.",
+    })
+}
+
 fn collection(description: &str) -> Value {
     json!({
         "type": "string", "description": format!("{description} `status` lists the collections."),
@@ -149,6 +179,8 @@ fn passage() -> Value {
         "number": { "type": "integer", "description": "Its place, from 1." },
         "document": { "type": "string" }, "title": { "type": "string" }, "source": { "type": ["string", "null"] },
         "text": { "type": "string" }, "score": { "type": ["number", "null"] },
+        "similarity": { "type": "number", "description": "Cosine similarity, which can be compared between queries." },
+        "changed": { "type": "string", "description": "When its file was changed last." },
         "uri": { "type": "string", "description": "The whole document, as a resource." },
     } })
 }

@@ -1,5 +1,7 @@
 //! `search`
 
+use ragstone_actors::MinSimilarity;
+use ragstone_corpus::Filter;
 use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,10 @@ pub struct Arguments {
     collection: Option<String>,
     #[serde(default)]
     top_k: Option<u64>,
+    #[serde(default)]
+    min_similarity: Option<MinSimilarity>,
+    #[serde(default)]
+    filter: Option<Filter>,
 }
 
 impl Arguments {
@@ -31,28 +37,35 @@ impl Arguments {
 pub async fn run(routes: &dyn Routes, arguments: Arguments) -> Result<CallToolResult> {
     let collection = looked_into(routes, arguments.collection).await?;
     let top_k = arguments.top_k.map(|count| count as usize);
-    let body = Search { query: arguments.query, top_k, ..Search::default() };
+    let Arguments { query, min_similarity, filter, .. } = arguments;
+    let body = Search { query, top_k, min_similarity, filter, ..Search::default() };
     let path = ["v1", "collections", &collection, "search"];
     let found: FoundPassages = routes.send(Request::post(&path, body)).await?.json().await?;
+    let nothing_found = found.nothing_found;
     let hits = found.data.into_iter().enumerate();
     let passages: Vec<Passage> = hits.map(|(index, hit)| Passage::of_hit(&collection, index + 1, hit)).collect();
-    let text = shown(&collection, &passages);
-    Ok(result(text, Found { collection, passages }))
+    let text = shown(&collection, &passages, nothing_found);
+    Ok(result(text, Found { collection, nothing_found, passages }))
 }
 
 /// What a program gets.
 #[derive(Serialize)]
 struct Found {
     collection: String,
+    /// No passage is about the query; those that are there are the nearest.
+    nothing_found: bool,
     passages: Vec<Passage>,
 }
 
-fn shown(collection: &str, passages: &[Passage]) -> String {
+fn shown(collection: &str, passages: &[Passage], nothing_found: bool) -> String {
     if passages.is_empty() {
         return format!("No passage of collection `{collection}` fits.");
     }
-    let mut text =
-        format!("{} passage{} of collection `{collection}`, best first:", passages.len(), plural(passages.len()));
+    let (count, plural) = (passages.len(), plural(passages.len()));
+    let mut text = match nothing_found {
+        true => format!("No passage of collection `{collection}` seems to be about this. The nearest {count}:"),
+        false => format!("{count} passage{plural} of collection `{collection}`, best first:"),
+    };
     for passage in passages {
         text.push_str(&format!("\n\n{}\n{}", passage.heading(), passage.text.trim()));
     }

@@ -1,0 +1,86 @@
+//! The words of a question that say what it is about, and how many of them a passage has.
+
+use std::collections::BTreeSet;
+
+use super::language::is_small_word;
+use crate::scripts::{self, is_dense};
+
+/// Words of a question that are looked for.
+const MOST: usize = 256;
+
+/// Without small words and endings; of scripts without blanks pairs of neighbours.
+pub(super) struct Content(BTreeSet<String>);
+
+impl Content {
+    pub fn of(text: &str) -> Self {
+        let mut words = BTreeSet::new();
+        let normal: String = text.chars().map(scripts::narrow).flat_map(char::to_lowercase).collect();
+        for word in normal.split(|c: char| !c.is_alphanumeric() || is_dense(c)) {
+            if word.chars().count() > 1 && !is_small_word(word) {
+                words.insert(stem(word).to_owned());
+            }
+        }
+        let terms = scripts::stored(text).unwrap_or_default();
+        let pairs = terms.split(' ').filter(|term| term.starts_with(is_dense) && term.chars().count() > 1);
+        words.extend(pairs.map(str::to_owned));
+        Self(words)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The share of them that a passage has. One of several alone may be there by chance: it counts for half.
+    pub fn share_in(&self, passage: &str) -> f32 {
+        let asked = self.0.len().min(MOST);
+        if asked == 0 {
+            return 0.0;
+        }
+        let there = Self::of(passage);
+        let found = self.0.iter().take(MOST).filter(|word| there.0.contains(*word)).count();
+        let share = found as f32 / asked as f32;
+        if found == 1 && asked > 1 { share / 2.0 } else { share }
+    }
+}
+
+/// A word without its ending, about, in any language that hangs endings on words. Numbers and short words stay.
+fn stem(word: &str) -> &str {
+    let letters = word.chars().count();
+    let kept = match letters {
+        _ if word.bytes().all(|byte| byte.is_ascii_digit()) => letters,
+        0..=4 => letters,
+        5 => 4,
+        6 => 5,
+        _ => letters - 3,
+    };
+    word.char_indices().nth(kept).map_or(word, |(at, _)| &word[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(question: &str, passage: &str) -> f32 {
+        Content::of(question).share_in(passage)
+    }
+
+    #[test]
+    fn a_passage_has_words_whatever_their_endings() {
+        assert_eq!(share("Who services the boilers?", "The boiler is serviced in October."), 1.0);
+        assert_eq!(share("Wer repariert Fahrräder?", "Im Keller werden Fahrrädern repariert."), 1.0);
+        assert_eq!(share("What is it?", "It is what it is."), 0.0, "small words say nothing");
+        assert_eq!(share("the roof of the mill", "A roof."), 0.25, "one of two may be chance");
+        assert_eq!(share("roof", "A roof."), 1.0);
+        assert_eq!(share("in 1990", "In 1990 and 19905"), 1.0);
+        assert_eq!(share("1990", "19905"), 0.0);
+        assert_eq!(share("", "A roof."), 0.0);
+        assert_eq!(share("roof", ""), 0.0);
+    }
+
+    #[test]
+    fn scripts_without_blanks_are_compared_by_pairs() {
+        assert!(share("洗衣机可以使用到几点", "洗衣机可以使用到晚上九点。") > 0.5);
+        assert_eq!(share("月球离地球有多远", "洗衣机可以使用到晚上九点。"), 0.0);
+        assert!(share("자전거를 수리", "자전거를 수리합니다") > 0.9);
+    }
+}
