@@ -40,6 +40,7 @@ pub mod prefill;
 mod primer;
 pub mod prompt;
 pub mod question;
+pub mod quotas;
 pub mod ragstone;
 pub mod read_prompt;
 pub mod renewal;

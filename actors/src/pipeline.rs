@@ -5,6 +5,7 @@ mod arranging;
 mod blending;
 mod ending;
 mod keep;
+pub(crate) mod metering;
 mod modules;
 mod reading;
 pub(crate) mod rerank;
@@ -29,6 +30,7 @@ use tracing::Instrument;
 
 use self::account::{record, record_speculation, report};
 use self::arranging::Arranged;
+use self::metering::Meter;
 use self::modules::options_of;
 use crate::assembler::Assembler;
 use crate::background::Background;
@@ -44,6 +46,7 @@ use crate::manner::Manner;
 use crate::plans::Plans;
 use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut};
+use crate::quotas::Quotas;
 use crate::report::Blending;
 use crate::report::{RerankReport, ReuseReport, RoundReport, Ttft};
 use crate::reranking::CrossReranker;
@@ -82,6 +85,8 @@ pub(crate) struct Pipeline {
     /// What prompts over passages have asked for lately.
     pub popularity: Mutex<Popularity>,
     pub plans: Plans,
+    /// What tenants may use.
+    pub quotas: Quotas,
     /// Where those who watch hear of everything.
     pub feed: Feed,
     /// What searches and prefills take.
@@ -108,6 +113,7 @@ struct Asking {
     /// What the answers' tokens must conform to.
     constraint: Option<Arc<Constraint>>,
     task: Task,
+    meter: Arc<Meter>,
 }
 
 /// A prompt that was prefilled.
@@ -153,7 +159,8 @@ impl Pipeline {
             Input::Pml { found_in: Some(before), .. } => self.store.epoch().min(*before),
             _ => self.store.epoch(),
         };
-        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint, task: Task::Answer };
+        let (meter, task) = (self.meter(question.caller), Task::Answer);
+        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint, task, meter };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let found = match before {
@@ -188,6 +195,7 @@ impl Pipeline {
             show_control: question.sampling.show_control,
             deadline,
             admission: admission.clone(),
+            meter: asking.meter.clone(),
         };
         let stream = |output| AnswerStream::new(opened(output), self.assembler.tokenizer().clone());
         Ok(prefilled.sequence.outputs.into_iter().map(stream).collect())
@@ -210,6 +218,9 @@ impl Pipeline {
         let segments: Arc<[Segment]> = segments.into();
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
         let max_tokens = self.most_tokens(question, &segments)?;
+        if *task == Task::Answer {
+            asking.meter.prompt(prompt_tokens as u64);
+        }
         let assemble_ms = assembling.elapsed_ms();
 
         self.encode_modules(asking, &segments).await?;
@@ -237,6 +248,10 @@ impl Pipeline {
 
     pub(crate) fn today(&self) -> Date {
         Date::from_unix_ms(self.env.now_unix_ms())
+    }
+
+    fn meter(&self, caller: Caller) -> Arc<Meter> {
+        Arc::new(Meter::new(&self.quotas, caller))
     }
 
     fn admit(&self, question: &Question) -> Result<Place> {
@@ -310,7 +325,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline, constraint, task } = asking;
+        let Asking { question, found_in, deadline, constraint, task, meter: _ } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,

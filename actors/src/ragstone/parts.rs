@@ -36,6 +36,7 @@ use crate::manner::Manner;
 use crate::nodes::Joined;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
+use crate::quotas::Quotas;
 use crate::renewal::Renewer;
 use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
@@ -85,6 +86,7 @@ impl Parts {
         let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
+        let quotas = Quotas::open(catalog.clone(), store.clone(), &env, settings.tenant_quota()?)?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
             assembler,
@@ -102,6 +104,7 @@ impl Parts {
             recurring: std::sync::Mutex::default(),
             popularity: std::sync::Mutex::default(),
             plans: Plans::default(),
+            quotas,
             feed: Feed::default(),
             times: Times::default(),
             runtime: runtime.clone(),
@@ -148,7 +151,8 @@ impl Parts {
 
 /// The corpus with its KV, and the vacuum behind it.
 fn library(pipeline: &Pipeline, corpus: &Corpus, catalog: &Arc<Catalog>, jobs: &Jobs) -> Library {
-    let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+    let with = (pipeline.store.clone(), jobs.clone(), pipeline.quotas.clone());
+    let library = Library::new(corpus.clone(), catalog.clone(), with);
     library.start_vacuum(pipeline.settings.vacuum_within(), &pipeline.runtime);
     library
 }
