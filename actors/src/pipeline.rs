@@ -25,7 +25,7 @@ use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use self::account::{record, record_speculation, report};
@@ -37,7 +37,7 @@ use crate::background::Background;
 use crate::blend::{Blend, Known};
 use crate::caller::Caller;
 use crate::citation::Citation;
-use crate::deadline::deadline_after;
+use crate::deadline::{deadline_after, deadline_error};
 use crate::engine::{DecodeSpec, Decoded, DraftCounts, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Feed, Happened};
@@ -56,7 +56,7 @@ use crate::settings::Settings;
 use crate::speculation::{Hold, Speculation, Times};
 use crate::stream::{AnswerStream, Opened};
 use crate::tenant::check_tenant;
-use crate::turns::{Place, Places};
+use crate::turns::{Place, Places, Turns};
 use crate::worker::Supervised;
 
 /// A prompt that took more than so many times its own part of the passes shared them with others.
@@ -74,6 +74,8 @@ pub(crate) struct Pipeline {
     pub engine: Engine,
     pub store: KvStore,
     pub admission: Places,
+    /// Turns at questions until their first token.
+    pub beginning: Turns,
     pub retriever: Supervised<Retriever>,
     /// What puts passages in order where that is asked for; `None`: the language model does.
     pub reranker: Option<CrossReranker>,
@@ -154,6 +156,8 @@ impl Pipeline {
             Some(spec) => Some(self.assembler.constraint(spec, question.caller, deadline).await?),
             None => None,
         };
+        let turn = timeout_at(deadline, self.beginning.take(question.caller)).await;
+        let mut turn = turn.map_err(|_| deadline_error())?;
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
         let found_in = match &question.input {
             Input::Pml { found_in: Some(before), .. } => self.store.epoch().min(*before),
@@ -169,6 +173,8 @@ impl Pipeline {
         };
         let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, speculation, rounds } = found;
         let total_ms = arrived.elapsed_ms();
+        turn.took(prefilled.sequence.prefill.computing_ms);
+        drop(turn);
 
         let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);
         let ttft = Ttft { total_ms, retrieve_ms, rerank_ms, ..Ttft::default() };

@@ -91,7 +91,8 @@ impl Quotas {
     pub(crate) fn open(catalog: Arc<Catalog>, store: KvStore, env: &Env, defaults: Quota) -> Result<Self> {
         let own = catalog.quotas()?.into_iter().map(|QuotaRecord { tenant, quota }| (tenant, quota)).collect();
         let state = Mutex::new(State { own, ..State::default() });
-        let inner = Inner { catalog, store, defaults, clock: env.stopwatch(), state, changing: tokio::sync::Mutex::default() };
+        let inner =
+            Inner { catalog, store, defaults, clock: env.stopwatch(), state, changing: tokio::sync::Mutex::default() };
         inner.store.set_default_terms(terms(&inner.defaults));
         let quotas = Self(Arc::new(inner));
         let tenants: Vec<String> = quotas.state().own.keys().cloned().collect();
@@ -210,9 +211,10 @@ impl Quotas {
             let message = format!("{MOST_TENANTS} tenants with quotas are the most there may be; take some away");
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
-        for (name, capacity) in
-            [(QuotaName::HostShareBytes, store.host.capacity_bytes), (QuotaName::DiskShareBytes, store.disk.capacity_bytes)]
-        {
+        for (name, capacity) in [
+            (QuotaName::HostShareBytes, store.host.capacity_bytes),
+            (QuotaName::DiskShareBytes, store.disk.capacity_bytes),
+        ] {
             let Some(wanted) = quota.get(name) else { continue };
             let others = state.own.iter().filter(|(other, _)| *other != tenant);
             let others = others.filter_map(|(_, quota)| quota.get(name)).fold(0, u64::saturating_add);
@@ -353,8 +355,7 @@ pub fn read_quotas<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<BTree
     for text in texts {
         let shown: String = text.escape_default().take(100).collect();
         let wrong = |why: &str| Error::invalid_input(format!("quota `{shown}` {why}"));
-        let (name, value) =
-            text.split_once('=').ok_or_else(|| wrong("must be NAME=NUMBER, such as documents=1000"))?;
+        let (name, value) = text.split_once('=').ok_or_else(|| wrong("must be NAME=NUMBER, such as documents=1000"))?;
         let name: QuotaName = name.trim().parse()?;
         let value = value.trim();
         let value = match (value, name.is_bytes()) {

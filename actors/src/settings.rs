@@ -289,7 +289,9 @@ impl Settings {
         let told = |error: Error| Error::new(error.kind(), format!("setting `tenant_quota`: {error}"));
         let read = read_quotas(self.tenant_quota.iter().map(String::as_str)).map_err(told)?;
         if let Some((name, _)) = read.iter().find(|(name, _)| name.is_share()) {
-            let message = format!("setting `tenant_quota` has `{name}`, which is guaranteed to tenants one by one: `ragstone keys set`");
+            let message = format!(
+                "setting `tenant_quota` has `{name}`, which is guaranteed to tenants one by one: `ragstone keys set`"
+            );
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         Ok(Quota(read.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()))

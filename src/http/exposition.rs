@@ -63,7 +63,9 @@ async fn publish_quotas(ragstone: &Ragstone, labelled: &Labelled) {
     }
     let all = match quotas::used(ragstone, tenants).await {
         Ok(all) => all,
-        Err(error) => return tracing::warn!(%error, "the documents of tenants with quotas could not be counted for /metrics"),
+        Err(error) => {
+            return tracing::warn!(%error, "the documents of tenants with quotas could not be counted for /metrics");
+        }
     };
     let mut gone = locked(labelled).clone();
     for of_tenant in all {

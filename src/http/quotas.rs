@@ -117,8 +117,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_protocol_hears_of_a_quota_in_its_own_words() {
-        let used_up =
-            UsedUp { name: QuotaName::TokensPerMinute, limit: 1000, wait: Duration::from_millis(11_001) };
+        let used_up = UsedUp { name: QuotaName::TokensPerMinute, limit: 1000, wait: Duration::from_millis(11_001) };
         for (path, at) in [
             ("/v1/chat/completions", "/error/message"),
             ("/v1/responses", "/error/message"),

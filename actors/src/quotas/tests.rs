@@ -154,12 +154,8 @@ fn documents_that_are_on_their_way_count_until_they_are_stored_or_given_up() {
 #[test]
 fn quotas_are_written_by_name_with_sizes_in_units() {
     let read = read_quotas(["documents=10", " disk_bytes = 4GiB ", "host_bytes=none", "tokens_per_minute=0"]).unwrap();
-    let expected = [
-        (QuotaName::DiskBytes, Some(4 << 30)),
-        (Documents, Some(10)),
-        (HostBytes, None),
-        (TokensPerMinute, Some(0)),
-    ];
+    let expected =
+        [(QuotaName::DiskBytes, Some(4 << 30)), (Documents, Some(10)), (HostBytes, None), (TokensPerMinute, Some(0))];
     assert_eq!(read, BTreeMap::from(expected));
     for (wrong, words) in [
         ("documents", "NAME=NUMBER"),

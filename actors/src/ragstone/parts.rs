@@ -45,7 +45,7 @@ use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::speculation::Times;
 use crate::status::ModelStatus;
-use crate::turns::{Places, Turns};
+use crate::turns::{Places, Turns, processors};
 use crate::warm::Warmer;
 use crate::worker::Supervised;
 
@@ -86,9 +86,11 @@ impl Parts {
         let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
+        let beginning = Turns::at_questions(queued, begun_at_once(&model, settings.max_batch), env.clone());
         let quotas = Quotas::open(catalog.clone(), store.clone(), &env, settings.tenant_quota()?)?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
+            beginning,
             assembler,
             engine: engine.clone(),
             manner: Manner::of(model.config(), settings.top_k),
@@ -166,6 +168,15 @@ fn device(settings: &Settings, model: &LanguageModel) -> Result<DeviceTier> {
         cache: settings.device_cache,
     };
     DeviceTier::new(options)
+}
+
+/// Questions on their way to their first token that callers share, where there are several. Where the engine computes on the processors,
+/// searches and prompts wait for it there.
+fn begun_at_once(model: &LanguageModel, max_batch: usize) -> usize {
+    match model {
+        LanguageModel::Cpu(_) => max_batch.min(2 * processors()),
+        LanguageModel::Cuda(_) => max_batch,
+    }
 }
 
 /// The engine on the model's device.

@@ -74,14 +74,21 @@ pub enum Giver {
 
 /// Whether a tier that holds `held` of at most `capacity` bytes can take `bytes` more of the party `arriving`. Where this says so,
 /// [`giver`] names somebody until they fit; it may say no to what would just fit beside guaranteed shares.
-pub fn can_make_room(parties: &[Holding], arriving: usize, (held, capacity): (u64, u64), bytes: u64, largest: u64) -> bool {
+pub fn can_make_room(
+    parties: &[Holding],
+    arriving: usize,
+    (held, capacity): (u64, u64),
+    bytes: u64,
+    largest: u64,
+) -> bool {
     let own = parties.get(arriving).copied().unwrap_or_default();
     if own.over_limit(bytes) > own.evictable_bytes {
         return false;
     }
     let missing = held.saturating_add(bytes).saturating_sub(capacity);
     let others = parties.iter().enumerate().filter(|(party, _)| *party != arriving);
-    let given = others.map(|(_, holding)| holding.gives_at_least(largest)).fold(own.evictable_bytes, u64::saturating_add);
+    let given =
+        others.map(|(_, holding)| holding.gives_at_least(largest)).fold(own.evictable_bytes, u64::saturating_add);
     missing <= given
 }
 

@@ -62,7 +62,11 @@ impl Parties {
         }
         self.holding(party);
         let order = &mut self.orders[party as usize];
-        if is_leaf { order.insert((at, node)) } else { order.remove(&(at, node)) };
+        if is_leaf {
+            order.insert((at, node))
+        } else {
+            order.remove(&(at, node))
+        };
     }
 
     /// A node was used again.

@@ -68,7 +68,8 @@ fn tiers() -> impl Strategy<Value = Reference> {
     (terms, prop::collection::vec((any::<prop::sample::Index>(), 1u64..12), 0..20)).prop_map(|(terms, entries)| {
         let terms: Vec<Terms> =
             terms.into_iter().map(|(share_bytes, limit_bytes)| Terms { share_bytes, limit_bytes }).collect();
-        let entry = |(at, (party, bytes)): (usize, (prop::sample::Index, u64))| (party.index(terms.len()), bytes, at as u64);
+        let entry =
+            |(at, (party, bytes)): (usize, (prop::sample::Index, u64))| (party.index(terms.len()), bytes, at as u64);
         let entries = entries.into_iter().enumerate().map(entry).collect();
         Reference { terms, entries }
     })
