@@ -4,7 +4,7 @@ use ragstone_env::Env;
 use ragstone_storage::catalog::QuotaName::{
     DiskShareBytes, Documents, HostBytes, HostShareBytes, RequestsPerMinute, TokensPerMinute,
 };
-use ragstone_storage::cost::Costs;
+use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{AdmissionRule, StoreOptions, TierOptions};
@@ -23,7 +23,7 @@ fn open(dir: &TempDir, env: &Env, defaults: &[&str]) -> Quotas {
         object: None,
         shape: None,
         admission: AdmissionRule::Always,
-        costs: Costs::default(),
+        costs: Costs::new(CostProfile::assumed().unwrap()),
     };
     let kv = dir.path().join("kv");
     let store = KvStore::open(&kv, options, Fingerprint([1; 32]), env.clone(), catalog.clone()).unwrap();
