@@ -26,16 +26,17 @@ pub async fn of(state: &State) -> String {
         let (ragstone, publishing) = (opened.ragstone.clone(), state.publishing.clone());
         let labelled = state.quota_labels.clone();
         let published = async move {
-            publish_quotas(&ragstone, &labelled).await;
             // One at a time: a tier that hangs holds one thread, not one for each look at the metrics.
             let Ok(turn) = publishing.acquire_owned().await else { return };
+            let tiers = ragstone.clone();
             let published = tokio::task::spawn_blocking(move || {
-                publish(&ragstone.status());
+                publish(&tiers.status());
                 drop(turn);
             });
             if let Err(error) = published.await {
                 tracing::error!(%error, "the tiers' figures could not be published");
             }
+            publish_quotas(&ragstone, &labelled).await;
         };
         // The corpus, where documents are counted, wants a multi-thread runtime.
         let published = async move { state.on_runtime(published).await.unwrap_or_default() };
