@@ -33,6 +33,7 @@ pub mod language_model;
 pub mod library;
 mod loaded_model;
 mod manner;
+mod metering;
 mod nodes;
 mod pipeline;
 mod plans;

@@ -17,7 +17,7 @@ use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grounding;
-use crate::pipeline::metering::Meter;
+use crate::metering::Meter;
 use crate::read_prompt::ReadPrompt;
 use crate::report::{Alternative, Answer, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
 use crate::turns::Place;

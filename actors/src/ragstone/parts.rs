@@ -78,19 +78,16 @@ impl Parts {
         let retriever = retriever(queued, &corpus, &processors, &runtime);
         let runner = runner(queued, &store, device, &engine, &runtime);
         let evictor = evictor(queued, &store, layout, &runtime);
-        let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
-        let background = Background::start(workers, runtime.clone());
+        let background = background(&runner, &evictor, &runtime);
         let jobs = Jobs::new(runtime.clone());
-        let collector = Collector::new(&settings, object.as_ref(), env.clone());
-        collector.into_iter().for_each(|collector| collector.start(jobs.clone(), &runtime));
+        collect(&settings, object.as_ref(), (&env, &jobs, &runtime));
         let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
-        let beginning = Turns::at_questions(queued, begun_at_once(&model, settings.max_batch), env.clone());
         let quotas = Quotas::open(catalog.clone(), store.clone(), &env, settings.tenant_quota()?)?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
-            beginning,
+            beginning: Turns::at_questions(queued, begun_at_once(&model, settings.max_batch), env.clone()),
             assembler,
             engine: engine.clone(),
             manner: Manner::of(model.config(), settings.top_k),
@@ -185,6 +182,17 @@ fn engine(model: &LanguageModel, tier: DeviceTier, settings: &Settings, env: Env
         LanguageModel::Cpu(model) => Engine::start(model.clone(), tier, settings.engine(), env),
         LanguageModel::Cuda(model) => Engine::start(model.clone(), tier, settings.engine(), env),
     }
+}
+
+/// The work that nobody waits for.
+fn background(runner: &Runner, evictor: &Supervised<Evictor>, runtime: &Handle) -> Background {
+    Background::start(Workers { runner: runner.clone(), evictor: evictor.clone() }, runtime.clone())
+}
+
+/// Collects what is to leave the bucket, where there is one.
+fn collect(settings: &Settings, object: Option<&Arc<ObjectTier>>, (env, jobs, runtime): (&Env, &Jobs, &Handle)) {
+    let collector = Collector::new(settings, object, env.clone());
+    collector.into_iter().for_each(|collector| collector.start(jobs.clone(), runtime));
 }
 
 /// The worker that searches.

@@ -202,7 +202,7 @@ pub const TABLE: &[Definition] = &[
     setting("max_batch", "Answers that run together.").at_least(1),
     setting(
         "tenant_quota",
-        "What each tenant with keys may use that has no [quota](operating.md#quotas) of its own, such as `[\"requests_per_minute=600\", \
+        "What each tenant with keys may use that has no quota of its own (docs/operating.md), such as `[\"requests_per_minute=600\", \
          \"disk_bytes=4GiB\"]`. The default tenant is not meant.",
     )
     .by_default("none"),
