@@ -24,6 +24,11 @@ impl Caller {
         Self(Who::Tenant(u64::from_le_bytes(number)))
     }
 
+    /// Whether it is a tenant, by its keys: what tenants' quotas bind.
+    pub fn is_tenant(self) -> bool {
+        matches!(self.0, Who::Tenant(_))
+    }
+
     /// The caller behind an address. An IPv6 network of 64 bits is one: that is what one machine is given.
     pub fn of(address: IpAddr) -> Self {
         Self(Who::Address(match address.to_canonical() {

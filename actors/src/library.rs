@@ -40,6 +40,7 @@ use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingests::Ingests;
 use crate::jobs::{JobKind, Jobs};
+use crate::quotas::Quotas;
 
 /// Documents that are listed together.
 const DOCUMENTS_AT_ONCE: usize = 10_000;
@@ -54,6 +55,8 @@ struct Inner {
     store: KvStore,
     ingests: Ingests,
     jobs: Jobs,
+    /// What tenants may add.
+    quotas: Quotas,
     /// Rows of the journal whose operation is over, but whose KV could not be removed yet.
     left_over: Mutex<Vec<u64>>,
     /// Turns at the pieces of upserts.
@@ -140,11 +143,11 @@ impl Drop for Change {
 
 impl Library {
     /// Over an open corpus and store.
-    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, jobs: Jobs) -> Self {
+    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, (store, jobs, quotas): (KvStore, Jobs, Quotas)) -> Self {
         let ingests = Ingests::new(catalog.clone());
         let (left_over, pieces, vacuuming, put_off) =
             (Mutex::default(), Pieces::new(store.env()), tokio::sync::Mutex::default(), PutOff::default());
-        Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over, pieces, vacuuming, put_off }))
+        Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, quotas, left_over, pieces, vacuuming, put_off }))
     }
 
     /// The journal of ingests.

@@ -24,7 +24,7 @@ use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use self::account::{record, record_speculation, report};
@@ -35,16 +35,18 @@ use crate::background::Background;
 use crate::blend::{Blend, Known};
 use crate::caller::Caller;
 use crate::citation::Citation;
-use crate::deadline::deadline_after;
+use crate::deadline::{deadline_after, deadline_error};
 use crate::engine::{DecodeSpec, Decoded, DraftCounts, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Feed, Happened};
 use crate::eviction::Evictor;
 use crate::manner::Manner;
+use crate::metering::Meter;
 use crate::nothing_found::NothingFound;
 use crate::plans::Plans;
 use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut};
+use crate::quotas::Quotas;
 use crate::report::Blending;
 use crate::report::{RerankReport, ReuseReport, RoundReport, Ttft};
 use crate::reranking::CrossReranker;
@@ -54,7 +56,7 @@ use crate::settings::Settings;
 use crate::speculation::{Hold, Speculation, Times};
 use crate::stream::{AnswerStream, Opened};
 use crate::tenant::check_tenant;
-use crate::turns::{Place, Places};
+use crate::turns::{Place, Places, Turns};
 use crate::worker::Supervised;
 
 /// A prompt that took more than so many times its own part of the passes shared them with others.
@@ -72,6 +74,8 @@ pub(crate) struct Pipeline {
     pub engine: Engine,
     pub store: KvStore,
     pub admission: Places,
+    /// Turns at questions until their first token.
+    pub beginning: Turns,
     pub retriever: Supervised<Retriever>,
     /// What puts passages in order where that is asked for; `None`: the language model does.
     pub reranker: Option<CrossReranker>,
@@ -83,6 +87,8 @@ pub(crate) struct Pipeline {
     /// What prompts over passages have asked for lately.
     pub popularity: Mutex<Popularity>,
     pub plans: Plans,
+    /// What tenants may use.
+    pub quotas: Quotas,
     /// Where those who watch hear of everything.
     pub feed: Feed,
     /// What searches and prefills take.
@@ -109,6 +115,7 @@ struct Asking {
     /// What the answers' tokens must conform to.
     constraint: Option<Arc<Constraint>>,
     task: Task,
+    meter: Arc<Meter>,
 }
 
 /// A prompt that was prefilled.
@@ -158,12 +165,15 @@ impl Pipeline {
             Some(spec) => Some(self.assembler.constraint(spec, question.caller, deadline).await?),
             None => None,
         };
+        let turn = timeout_at(deadline, self.beginning.take(question.caller)).await;
+        let mut turn = turn.map_err(|_| deadline_error())?;
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
         let found_in = match &question.input {
             Input::Pml { found_in: Some(before), .. } => self.store.epoch().min(*before),
             _ => self.store.epoch(),
         };
-        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint, task: Task::Answer };
+        let (meter, task) = (self.meter(question.caller), Task::Answer);
+        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint, task, meter };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let reached = match before {
@@ -181,6 +191,8 @@ impl Pipeline {
         };
         let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds } =
             found;
+        turn.took(prefilled.sequence.prefill.computing_ms);
+        drop(turn);
 
         let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);
         let ttft = Ttft { total_ms, retrieve_ms, rerank_ms, ..Ttft::default() };
@@ -208,6 +220,7 @@ impl Pipeline {
             show_control: question.sampling.show_control,
             deadline,
             admission: admission.clone(),
+            meter: asking.meter.clone(),
         };
         let stream = |output| AnswerStream::new(opened(output), self.assembler.tokenizer().clone());
         Ok(prefilled.sequence.outputs.into_iter().map(stream).collect())
@@ -230,6 +243,9 @@ impl Pipeline {
         let segments: Arc<[Segment]> = segments.into();
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
         let max_tokens = self.most_tokens(question, &segments)?;
+        if *task == Task::Answer {
+            asking.meter.prompt(prompt_tokens as u64);
+        }
         let assemble_ms = assembling.elapsed_ms();
 
         self.encode_modules(asking, &segments).await?;
@@ -257,6 +273,10 @@ impl Pipeline {
 
     pub(crate) fn today(&self) -> Date {
         Date::from_unix_ms(self.env.now_unix_ms())
+    }
+
+    fn meter(&self, caller: Caller) -> Arc<Meter> {
+        Arc::new(Meter::new(&self.quotas, caller))
     }
 
     fn admit(&self, question: &Question) -> Result<Place> {
@@ -330,7 +350,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline, constraint, task } = asking;
+        let Asking { question, found_in, deadline, constraint, task, meter: _ } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,

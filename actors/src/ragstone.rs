@@ -51,6 +51,7 @@ use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
 use crate::primer;
 use crate::question::Question;
+use crate::quotas::Quotas;
 use crate::renewal::{self, Renewer};
 use crate::reranking::{Rerank, Reranked};
 use crate::schemas::Schemas;
@@ -306,6 +307,11 @@ impl Ragstone {
     /// API keys.
     pub fn api_keys(&self) -> &ApiKeys {
         &self.inner.api_keys
+    }
+
+    /// What tenants may use.
+    pub fn quotas(&self) -> &Quotas {
+        &self.inner.pipeline.quotas
     }
 
     /// The room of durable jobs.

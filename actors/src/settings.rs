@@ -11,6 +11,7 @@ use ragstone_kernels::embedding::{Prompts, SentenceEncoder};
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::numa::{self, Numa};
 use ragstone_kernels::simd;
+use ragstone_storage::catalog::Quota;
 use ragstone_storage::cost::Prices;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::AdmissionRule;
@@ -23,6 +24,7 @@ use crate::language_model::Device;
 use crate::nothing_found::{MinSimilarity, OnNothingFound};
 use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
+use crate::quotas::read_quotas;
 use crate::size;
 
 pub use table::{Definition, TABLE, check};
@@ -135,6 +137,8 @@ pub struct Settings {
     pub chunk_tokens: usize,
     /// Tokens that a passage may begin with although the one before it ends with them; 0: none.
     pub chunk_overlap_tokens: usize,
+    /// Quotas of tenants that have none of their own, each as `NAME=NUMBER`; none of the default tenant, and no shares.
+    pub tenant_quota: Vec<String>,
     /// Requests waiting or running before new ones are refused with 429.
     pub max_queued: usize,
     /// Answers that run together.
@@ -220,6 +224,7 @@ impl Default for Settings {
             embed_passage_prompt: None,
             chunk_tokens: 256,
             chunk_overlap_tokens: 0,
+            tenant_quota: Vec::new(),
             max_queued: 128,
             max_batch: 80,
             inter_token_ms: 0,
@@ -286,6 +291,7 @@ impl Settings {
         if self.object_keys.is_empty() && self.object_accept_unsealed {
             return bad("object_accept_unsealed", "has no meaning without `object_keys`: nothing is sealed then");
         }
+        self.tenant_quota()?;
         self.prompt.validate()
     }
 
@@ -318,6 +324,22 @@ impl Settings {
     /// How often this node looks at what others changed in the corpus.
     pub fn corpus_interval(&self) -> Duration {
         Duration::from_millis(self.corpus_interval_ms)
+    }
+
+    /// Quotas of tenants that have none of their own.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is no quota, and for shares: nobody knows for how many tenants a tier would have to have them.
+    pub fn tenant_quota(&self) -> Result<Quota> {
+        let told = |error: Error| Error::new(error.kind(), format!("setting `tenant_quota`: {error}"));
+        let read = read_quotas(self.tenant_quota.iter().map(String::as_str)).map_err(told)?;
+        if let Some((name, _)) = read.iter().find(|(name, _)| name.is_share()) {
+            let message = format!(
+                "setting `tenant_quota` has `{name}`, which is guaranteed to tenants one by one: `ragstone keys set`"
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        Ok(Quota(read.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()))
     }
 
     /// How the engine runs.

@@ -17,6 +17,7 @@ use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grounding::{self, Grounding};
+use crate::metering::Meter;
 use crate::nothing_found::{Answered, NothingFound};
 use crate::read_prompt::ReadPrompt;
 use crate::report::{Alternative, Answer, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
@@ -46,6 +47,7 @@ pub struct AnswerStream {
     span: Span,
     /// All answers to a question have one.
     _admission: Arc<Place>,
+    meter: Arc<Meter>,
 }
 
 /// What the pipeline knows when the prompt is prefilled.
@@ -66,6 +68,14 @@ pub(crate) struct Opened {
     pub show_control: bool,
     pub deadline: Instant,
     pub admission: Arc<Place>,
+    pub meter: Arc<Meter>,
+}
+
+impl Drop for AnswerStream {
+    /// However it ends, its tokens were generated.
+    fn drop(&mut self) {
+        self.meter.answer(u64::from(self.completion_tokens));
+    }
 }
 
 impl AnswerStream {
@@ -91,6 +101,7 @@ impl AnswerStream {
             ended: false,
             span: tracing::info_span!("decode", tokens = Empty, finish = Empty),
             _admission: opened.admission,
+            meter: opened.meter,
         }
     }
 
@@ -156,7 +167,8 @@ impl AnswerStream {
                 }
                 Event::Tail(tail) => text.push_str(&tail),
                 Event::Finished(finish) => {
-                    return Ok(Answer { text, citations: self.citations, tokens, finish: *finish });
+                    let citations = std::mem::take(&mut self.citations);
+                    return Ok(Answer { text, citations, tokens, finish: *finish });
                 }
             }
         }

@@ -2,6 +2,8 @@
 //!
 //! A place is refused or given at once; a turn is waited for. Both are kept until the result is dropped.
 
+mod ahead;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -122,6 +124,11 @@ impl Drop for Place {
     }
 }
 
+/// So many turns as there are processors, two at least.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).max(2)
+}
+
 /// Turns at work of which only so much is done at once. Callers that are active have equal shares of them: one alone has all, and
 /// of two, neither more than half, so that whoever comes next need not wait for the end of another's work. Of long work, which would be
 /// waited for all the same, one alone has no more than leaves turns for who comes next ([`Turns::for_long_work`]).
@@ -133,6 +140,10 @@ struct TurnsInner {
     at_once: usize,
     /// Of one caller; `None` where a turn ends soon.
     most_each: Option<usize>,
+    /// What callers have equal shares of, where there are several: turns at once.
+    shared: usize,
+    /// What is busy for as long as turns take, where callers share that time.
+    capacity: Option<usize>,
     env: Env,
     state: Mutex<State>,
 }
@@ -154,6 +165,9 @@ struct Standing {
     waiting: usize,
     /// The number of the turn that it was given last.
     last_given: u64,
+    /// How far it was ahead of its share of the time, in milliseconds, and since when.
+    ahead_ms: f64,
+    counted: Stopwatch,
     /// Since it last did anything.
     idle: Stopwatch,
 }
@@ -170,6 +184,16 @@ struct Waiting {
 pub struct Turn {
     turns: Turns,
     caller: Caller,
+    begun: Stopwatch,
+    /// What it took, where that is not the time that passed.
+    took_ms: Option<f64>,
+}
+
+impl Turn {
+    /// It took so much of what callers share, however long it was waited for in between.
+    pub(crate) fn took(&mut self, ms: f64) {
+        self.took_ms = Some(ms);
+    }
 }
 
 /// Leaves the line where its owner stops waiting.
@@ -181,20 +205,32 @@ struct InLine<'a> {
 
 impl Turns {
     /// One turn a processor, for what computes for milliseconds and is not the engine's: searches and embeddings. More at once would take the processors from each other, and only end later.
+    /// Callers share their time, too: of several nobody has more than its part of it, or a third.
     pub(crate) fn at_processors(env: Env) -> Self {
-        Self::new(std::thread::available_parallelism().map_or(2, usize::from).max(2), env)
+        let processors = processors();
+        Self::with(processors, None, (processors, Some(processors)), env)
+    }
+
+    /// Turns at questions on their way to their first token. One caller alone has as many as there are places for; of several, each has an
+    /// equal part of `shared` at once, and of the engine's time, as [`Turn::took`] tells it, no more than its part or a third.
+    pub(crate) fn at_questions(places: usize, shared: usize, env: Env) -> Self {
+        Self::with(places, None, (shared, Some(1)), env)
     }
 
     /// So many turns at once.
     pub fn new(at_once: usize, env: Env) -> Self {
-        Self(Arc::new(TurnsInner { at_once: at_once.max(1), most_each: None, env, state: Mutex::default() }))
+        Self::with(at_once, None, (at_once, None), env)
+    }
+
+    fn with(at_once: usize, most_each: Option<usize>, (shared, capacity): (usize, Option<usize>), env: Env) -> Self {
+        let (at_once, shared, state) = (at_once.max(1), shared.max(1), Mutex::default());
+        Self(Arc::new(TurnsInner { at_once, most_each, shared, capacity, env, state }))
     }
 
     /// As [`new`](Self::new), for work that may take minutes or wait for a network: a caller has `most_each` turns at most, and more than
     /// one only while more than half are free, so that whoever comes next finds one at once.
     pub fn for_long_work(at_once: usize, most_each: usize, env: Env) -> Self {
-        let most_each = Some(most_each.max(1));
-        Self(Arc::new(TurnsInner { at_once: at_once.max(1), most_each, env, state: Mutex::default() }))
+        Self::with(at_once, Some(most_each.max(1)), (at_once, None), env)
     }
 
     /// Waits for a turn. Dropped before it comes, it leaves the line.
@@ -204,7 +240,9 @@ impl Turns {
         let _in_line = InLine { turns: self, caller, id };
         loop {
             self.pass_on();
-            match tokio::time::timeout(ACTIVE, &mut come).await {
+            // One that is ahead looks again when it is not.
+            let wait = self.state().wait(caller, &self.0).clamp(Duration::from_millis(1), ACTIVE);
+            match tokio::time::timeout(wait, &mut come).await {
                 Ok(Ok(turn)) => return turn,
                 // Whoever is in line is only forgotten by leaving it.
                 Ok(Err(_)) => unreachable!("a waiting caller left the line"),
@@ -218,10 +256,11 @@ impl Turns {
     fn pass_on(&self) {
         loop {
             let mut state = self.state();
-            let Some(Waiting { caller, go, .. }) = state.next(self.0.at_once, self.0.most_each) else { return };
+            let Some(Waiting { caller, go, .. }) = state.next(&self.0) else { return };
             drop(state);
+            let begun = self.0.env.stopwatch();
             // Where its owner left just now the turn comes back, and is dropped here.
-            drop(go.send(Turn { turns: self.clone(), caller }));
+            drop(go.send(Turn { turns: self.clone(), caller, begun, took_ms: None }));
         }
     }
 
@@ -232,7 +271,8 @@ impl Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.turns.state().end(self.caller, &self.turns.0.env);
+        let ms = self.took_ms.unwrap_or_else(|| self.begun.elapsed_ms());
+        self.turns.state().end(self.caller, ms, &self.turns.0);
         self.turns.pass_on();
     }
 }
@@ -246,8 +286,7 @@ impl Drop for InLine<'_> {
 impl State {
     fn join(&mut self, caller: Caller, go: oneshot::Sender<Turn>, env: &Env) -> u64 {
         self.callers.retain(|_, standing| standing.is_active());
-        let new = || Standing { running: 0, waiting: 0, last_given: 0, idle: env.stopwatch() };
-        self.callers.entry(caller).or_insert_with(new).waiting += 1;
+        self.callers.entry(caller).or_insert_with(|| Standing::new(env)).waiting += 1;
         self.next_id += 1;
         self.waiting.push(Waiting { id: self.next_id, caller, go });
         self.next_id
@@ -255,17 +294,21 @@ impl State {
 
     /// Takes the next out of the line: of those below their share, the caller who has least now, then the one whose last turn is longest
     /// ago; its oldest request.
-    fn next(&mut self, at_once: usize, most_each: Option<usize>) -> Option<Waiting> {
+    fn next(&mut self, turns: &TurnsInner) -> Option<Waiting> {
+        let TurnsInner { at_once, most_each, shared, .. } = *turns;
         if self.running >= at_once || self.waiting.is_empty() {
             return None;
         }
         self.callers.retain(|_, standing| standing.is_active());
-        let share = at_once.div_ceil(self.callers.len().max(1));
+        let callers = self.callers.len();
+        let share = if callers > 1 { shared.div_ceil(callers) } else { at_once };
         let free = at_once - self.running;
         let rank = |waiting: &Waiting| {
             let standing = self.callers.get(&waiting.caller)?;
             let own = standing.running;
-            let is_next = own < share && most_each.is_none_or(|most| leaves_turns(own, most, free, at_once));
+            let is_next = own < share
+                && most_each.is_none_or(|most| leaves_turns(own, most, free, at_once))
+                && standing.wait(turns, callers).is_zero();
             is_next.then_some((own, standing.last_given, waiting.id))
         };
         let ranked = self.waiting.iter().enumerate().filter_map(|(index, waiting)| Some((rank(waiting)?, index)));
@@ -281,12 +324,21 @@ impl State {
         Some(next)
     }
 
-    fn end(&mut self, caller: Caller, env: &Env) {
+    fn end(&mut self, caller: Caller, ms: f64, turns: &TurnsInner) {
         self.running -= 1;
+        let callers = self.callers.len();
         if let Some(standing) = self.callers.get_mut(&caller) {
             standing.running -= 1;
-            standing.idle = env.stopwatch();
+            standing.idle = turns.env.stopwatch();
+            standing.ahead_ms = ahead::with(standing.ahead_ms(turns, callers), ms);
+            standing.counted = turns.env.stopwatch();
         }
+    }
+
+    /// How long a caller waits at least, whoever else does: until it is not ahead any more, or for others to be forgotten.
+    fn wait(&self, caller: Caller, turns: &TurnsInner) -> Duration {
+        let wait = self.callers.get(&caller).map(|standing| standing.wait(turns, self.callers.len()));
+        wait.filter(|wait| !wait.is_zero()).unwrap_or(ACTIVE)
     }
 
     fn leave(&mut self, caller: Caller, id: u64, env: &Env) {
@@ -300,6 +352,25 @@ impl State {
 }
 
 impl Standing {
+    fn new(env: &Env) -> Self {
+        let (idle, counted) = (env.stopwatch(), env.stopwatch());
+        Self { running: 0, waiting: 0, last_given: 0, ahead_ms: 0.0, counted, idle }
+    }
+
+    fn ahead_ms(&self, turns: &TurnsInner, callers: usize) -> f64 {
+        turns
+            .capacity
+            .map_or(0.0, |capacity| ahead::after(self.ahead_ms, self.counted.elapsed(), ahead::rate(capacity, callers)))
+    }
+
+    /// How long it waits for its share of the time to come; whoever is alone waits for nobody.
+    fn wait(&self, turns: &TurnsInner, callers: usize) -> Duration {
+        match turns.capacity {
+            Some(capacity) if callers > 1 => ahead::wait(self.ahead_ms(turns, callers), ahead::rate(capacity, callers)),
+            _ => Duration::ZERO,
+        }
+    }
+
     fn is_active(&self) -> bool {
         self.running + self.waiting > 0 || self.idle.elapsed() < ACTIVE
     }
@@ -430,6 +501,54 @@ mod tests {
         assert!(last.now_or_never().is_some());
         assert_eq!(turns.state().running, 0);
         turns.take(caller(9)).now_or_never().expect("free");
+    }
+
+    /// Beside others, one that always has a turn at work waits until its share of the time has come; alone it never does.
+    #[tokio::test]
+    async fn who_is_ahead_of_its_share_of_the_time_waits_and_others_do_not() {
+        let env = Env::seeded(1, 0);
+        let turns = Turns::with(2, None, (2, Some(2)), env.clone());
+        let take = async |number: u8, ms: u64| {
+            let mut taking = Box::pin(turns.take(caller(number)));
+            let turn = taking.as_mut().now_or_never()?;
+            env.advance(Duration::from_millis(ms));
+            drop(turn);
+            Some(())
+        };
+        for _ in 0..20 {
+            take(1, 200).await.expect("it is alone");
+        }
+        take(2, 10).await.expect("it comes later");
+        assert!(take(1, 10).await.is_none(), "it had all of the time");
+        take(2, 10).await.expect("it did little");
+        // Nine tenths of a second, at one of the two processors that there are for two callers.
+        env.advance(Duration::from_millis(700));
+        take(2, 10).await.expect("it asks now and then");
+        env.advance(Duration::from_millis(300));
+        take(1, 10).await.expect("its share has come");
+    }
+
+    #[tokio::test]
+    async fn of_questions_one_alone_has_all_and_of_several_each_has_a_part_and_pays_what_it_took() {
+        let env = Env::seeded(1, 0);
+        let turns = Turns::at_questions(64, 4, env.clone());
+        let take = |number| turns.take(caller(number)).now_or_never();
+        let alone: Vec<Turn> = std::iter::from_fn(|| take(1)).collect();
+        assert_eq!(alone.len(), 64);
+        drop(alone);
+        // Of four that are here each has one; the first one's are done.
+        let others = [2, 3, 4].map(|number| take(number).expect("each has its part"));
+        let mut own = take(1).expect("and so has it");
+        assert!(take(1).is_none() && take(2).is_none());
+        own.took(900.0);
+        drop(own);
+        assert!(take(1).is_none(), "it took much of the engine's time, and no time passed");
+        drop(others);
+        take(2).expect("the others waited for loads, and took none");
+        env.advance(ACTIVE / 2);
+        assert!(take(1).is_none() && take(2).is_some());
+        env.advance(ACTIVE * 2);
+        take(1).expect("nobody else is here any more");
     }
 
     #[test]

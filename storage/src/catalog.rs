@@ -1,6 +1,6 @@
 //! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, journals of ingest, warm-up, removal.
 //!
-//! A damaged catalog is moved aside and begun anew. What nothing else can be made of again (API keys, pins, the journals) has a second copy
+//! A damaged catalog is moved aside and begun anew. What nothing else can be made of again (API keys, quotas, pins, the journals) has a second copy
 //! ([`records`]) and comes back from there; the rest is found out again. Schemas stand in files beside it ([`RecordFiles`]).
 
 mod api_keys;
@@ -12,6 +12,7 @@ mod flushing;
 mod ingests;
 mod journal;
 mod objects;
+mod quotas;
 mod records;
 mod recovery;
 mod remains;
@@ -32,6 +33,7 @@ pub use self::embedders::EmbedderRecord;
 use self::flushing::Flushing;
 pub use self::ingests::{FileAttempt, IngestJob};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
+pub use self::quotas::{Quota, QuotaName, QuotaRecord};
 use self::records::{Kept, Records, Row};
 pub use self::remains::{Holder, Remains};
 use self::rows::{read_all, read_json, read_rows, to_json};
@@ -88,6 +90,8 @@ pub struct Catalog {
     schema_entries: Tree,
     /// Name -> [`ApiKeyRecord`] as JSON
     api_keys: Tree,
+    /// Tenant -> [`QuotaRecord`] as JSON
+    quotas: Tree,
     /// What of the two is asked for again and again.
     kept_modules: Mutex<KeptModules>,
 }
@@ -293,12 +297,13 @@ impl Catalog {
             Kept::Removals => &self.removals,
             Kept::ObjectRemovals => &self.object_removals,
             Kept::Models => &self.models,
+            Kept::Quotas => &self.quotas,
         }
     }
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 12] {
+    fn trees(&self) -> [&Tree; 13] {
         let Self {
             db: _,
             file: _,
@@ -319,6 +324,7 @@ impl Catalog {
             schema_files: _,
             schema_entries,
             api_keys,
+            quotas,
             kept_modules: _,
         } = self;
         [
@@ -334,6 +340,7 @@ impl Catalog {
             schemas,
             schema_entries,
             api_keys,
+            quotas,
         ]
     }
 
@@ -381,6 +388,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         schema_files: RecordFiles::new(dir.with_file_name("schemas"), "schema"),
         schema_entries: tree("pml_entries")?,
         api_keys: tree("api_keys")?,
+        quotas: tree("quotas")?,
         kept_modules: Mutex::default(),
         db,
     })

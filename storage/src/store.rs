@@ -47,6 +47,7 @@ use crate::catalog::Catalog;
 use crate::cost::Costs;
 use crate::entry::{Entry, EntryShape};
 use crate::key::{Fingerprint, KvKey};
+use crate::policy::shares::Terms;
 use crate::tier::device::DeviceTier;
 use crate::tier::disk::{DiskTier, Recovery, Remembered};
 use crate::tier::host::HostTier;
@@ -130,6 +131,24 @@ pub struct StoreStatus {
     pub to_disk: WriteBehindStatus,
     /// On their way to object storage.
     pub to_object: WriteBehindStatus,
+}
+
+/// What a tenant may hold, and is guaranteed, in the tiers of this machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TenantTerms {
+    /// In host memory.
+    pub host: Terms,
+    /// On disk.
+    pub disk: Terms,
+}
+
+/// Bytes of a tenant's entries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TenantBytes {
+    /// In host memory.
+    pub host: u64,
+    /// On disk.
+    pub disk: u64,
 }
 
 /// What became of an entry on its way to the disk; to host memory, where there is no disk tier.
@@ -319,6 +338,25 @@ impl KvStore {
             Tier::Device | Tier::Object => false,
         };
         Tier::ALL.into_iter().filter(has).collect()
+    }
+
+    /// Agrees with a tenant on what it may hold in the tiers of this machine, from the next entries on that come there.
+    /// `None`: on what is agreed with all others.
+    pub fn set_terms(&self, tenant: &str, terms: Option<TenantTerms>) {
+        self.0.tiers.host.set_terms(tenant, terms.map(|terms| terms.host));
+        self.0.tiers.disk.set_terms(tenant, terms.map(|terms| terms.disk));
+    }
+
+    /// Agrees with all tenants with whom nothing else was agreed, but for the default one.
+    pub fn set_default_terms(&self, terms: TenantTerms) {
+        self.0.tiers.host.set_default_terms(terms.host);
+        self.0.tiers.disk.set_default_terms(terms.disk);
+    }
+
+    /// What a tenant's entries take in the tiers of this machine, counted in the tiers themselves. Memory only.
+    pub fn held_by(&self, tenant: &str) -> TenantBytes {
+        let tiers = &self.0.tiers;
+        TenantBytes { host: tiers.host.held_by(tenant), disk: tiers.disk.held_by(tenant) }
     }
 
     /// Waits until what was kept has reached the slower tiers, for `limit` at most; whether it has. BLOCKS.

@@ -57,6 +57,7 @@ mod page;
 mod pml;
 mod primer;
 mod python_client;
+mod quotas;
 mod renewal;
 mod request_bounds;
 mod rerank;

@@ -1,9 +1,12 @@
 //! Documents on their way into the corpus, and those of files that are gone on their way out.
 
+use std::sync::Mutex;
+
 use futures::future::BoxFuture;
-use ragstone_corpus::{Course, Going, Piece, Taken, UpsertProgress, UpsertReport};
+use ragstone_corpus::{Course, Going, Piece, Taken, UpsertProgress, UpsertReport, tenant_of};
 use ragstone_documents::Document;
 use ragstone_env::Env;
+use ragstone_env::lock::locked;
 
 use super::{Library, Removed, Withdrawn};
 use crate::blocking::blocking;
@@ -11,6 +14,7 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingests::{self, Begun};
 use crate::jobs::JobKind;
+use crate::quotas::Adding;
 use crate::turns::Turns;
 
 /// Documents that are cut at once: a long one takes a thread for a while.
@@ -42,13 +46,32 @@ impl Pieces {
 /// An upsert of a caller.
 struct OnItsWay<F> {
     library: Library,
+    collection: String,
     caller: Caller,
     asked: F,
+    /// Its documents that count for its tenant's quota and are not stored yet.
+    adding: Mutex<Option<Adding>>,
 }
 
 impl<F: Fn(UpsertProgress) -> Result<Going> + Send + Sync> Course for OnItsWay<F> {
     fn asked(&self, progress: UpsertProgress) -> ragstone_storage::Result<Going> {
-        (self.asked)(progress)
+        let going = (self.asked)(progress)?;
+        if let Some(adding) = &mut *locked(&self.adding) {
+            adding.left(progress.documents_total.saturating_sub(progress.documents_done) as u64);
+        }
+        Ok(going)
+    }
+
+    /// A quota is asked for what comes with a tenant's key. The data folder's owner may add what he likes.
+    fn adding(&self, documents: usize) -> BoxFuture<'_, ragstone_storage::Result<()>> {
+        Box::pin(async move {
+            if self.caller.is_tenant() {
+                let (inner, tenant) = (&self.library.0, tenant_of(&self.collection));
+                let adding = inner.quotas.add_documents(&inner.corpus, tenant, documents as u64).await?;
+                *locked(&self.adding) = adding;
+            }
+            Ok(())
+        })
     }
 
     fn turn(&self, piece: Piece) -> BoxFuture<'_, Box<dyn Send>> {
@@ -110,7 +133,8 @@ impl Library {
         let (library, collection, reach) = (self.clone(), collection.to_owned(), self.reach(asks).await);
         let change = self.0.jobs.run(JobKind::Change, async move {
             let change = library.change(reach)?;
-            let course = OnItsWay { library: library.clone(), caller, asked };
+            let (library_of, name, adding) = (library.clone(), collection.clone(), Mutex::default());
+            let course = OnItsWay { library: library_of, collection: name, caller, asked, adding };
             let taken = library.0.corpus.upsert_while(&collection, documents, &change, &course).await;
             // Also where it failed half way: there may be a collection now.
             library.note_collection(&collection).await?;

@@ -170,8 +170,8 @@ impl Pipeline {
                     caller,
                     deadline: within,
                 };
-                let (question, constraint) = (Arc::new(question), None);
-                let asking = Asking { question, found_in, deadline, constraint, task: Task::Judge };
+                let (question, constraint, meter) = (Arc::new(question), None, self.meter(caller));
+                let asking = Asking { question, found_in, deadline, constraint, task: Task::Judge, meter };
                 self.judge(&asking, &query, passages).await?
             }
         };

@@ -153,6 +153,7 @@ impl Pipeline {
             show_control: false,
             deadline: asked.deadline,
             admission: admission.clone(),
+            meter: asked.meter.clone(),
         };
         let said = sentence(AnswerStream::new(opened, self.assembler.tokenizer().clone())).await?;
         let (query, new) = (std::mem::take(&mut searched.query), std::mem::take(&mut searched.new));

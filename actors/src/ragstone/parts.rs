@@ -36,6 +36,7 @@ use crate::manner::Manner;
 use crate::nodes::Joined;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
+use crate::quotas::Quotas;
 use crate::renewal::Renewer;
 use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
@@ -44,7 +45,7 @@ use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::speculation::Times;
 use crate::status::ModelStatus;
-use crate::turns::{Places, Turns};
+use crate::turns::{Places, Turns, processors};
 use crate::warm::Warmer;
 use crate::worker::Supervised;
 
@@ -77,16 +78,16 @@ impl Parts {
         let retriever = retriever(queued, &corpus, &processors, &runtime);
         let runner = runner(queued, &store, device, &engine, &runtime);
         let evictor = evictor(queued, &store, layout, &runtime);
-        let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
-        let background = Background::start(workers, runtime.clone());
+        let background = background(&runner, &evictor, &runtime);
         let jobs = Jobs::new(runtime.clone());
-        let collector = Collector::new(&settings, object.as_ref(), env.clone());
-        collector.into_iter().for_each(|collector| collector.start(jobs.clone(), &runtime));
+        collect(&settings, object.as_ref(), (&env, &jobs, &runtime));
         let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
+        let quotas = Quotas::open(catalog.clone(), store.clone(), &env, settings.tenant_quota()?)?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
+            beginning: Turns::at_questions(queued, begun_at_once(&model, settings.max_batch), env.clone()),
             assembler,
             engine: engine.clone(),
             manner: Manner::of(model.config(), settings.top_k),
@@ -102,6 +103,7 @@ impl Parts {
             recurring: std::sync::Mutex::default(),
             popularity: std::sync::Mutex::default(),
             plans: Plans::default(),
+            quotas,
             feed: Feed::default(),
             times: Times::default(),
             runtime: runtime.clone(),
@@ -148,7 +150,8 @@ impl Parts {
 
 /// The corpus with its KV, and the vacuum behind it.
 fn library(pipeline: &Pipeline, corpus: &Corpus, catalog: &Arc<Catalog>, jobs: &Jobs) -> Library {
-    let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+    let with = (pipeline.store.clone(), jobs.clone(), pipeline.quotas.clone());
+    let library = Library::new(corpus.clone(), catalog.clone(), with);
     library.start_vacuum(pipeline.settings.vacuum_within(), &pipeline.runtime);
     library
 }
@@ -164,12 +167,32 @@ fn device(settings: &Settings, model: &LanguageModel) -> Result<DeviceTier> {
     DeviceTier::new(options)
 }
 
+/// Questions on their way to their first token that callers share, where there are several. Where the engine computes on the processors,
+/// searches and prompts wait for it there.
+fn begun_at_once(model: &LanguageModel, max_batch: usize) -> usize {
+    match model {
+        LanguageModel::Cpu(_) => max_batch.min(2 * processors()),
+        LanguageModel::Cuda(_) => max_batch,
+    }
+}
+
 /// The engine on the model's device.
 fn engine(model: &LanguageModel, tier: DeviceTier, settings: &Settings, env: Env) -> Result<Engine> {
     match model {
         LanguageModel::Cpu(model) => Engine::start(model.clone(), tier, settings.engine(), env),
         LanguageModel::Cuda(model) => Engine::start(model.clone(), tier, settings.engine(), env),
     }
+}
+
+/// The work that nobody waits for.
+fn background(runner: &Runner, evictor: &Supervised<Evictor>, runtime: &Handle) -> Background {
+    Background::start(Workers { runner: runner.clone(), evictor: evictor.clone() }, runtime.clone())
+}
+
+/// Collects what is to leave the bucket, where there is one.
+fn collect(settings: &Settings, object: Option<&Arc<ObjectTier>>, (env, jobs, runtime): (&Env, &Jobs, &Handle)) {
+    let collector = Collector::new(settings, object, env.clone());
+    collector.into_iter().for_each(|collector| collector.start(jobs.clone(), runtime));
 }
 
 /// The worker that searches.

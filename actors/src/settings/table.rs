@@ -225,6 +225,12 @@ pub const TABLE: &[Definition] = &[
     )
     .at_least(1).under("Scheduling and decoding"),
     setting("max_batch", "Answers that run together.").at_least(1),
+    setting(
+        "tenant_quota",
+        "What each tenant with keys may use that has no quota of its own (docs/operating.md), such as `[\"requests_per_minute=600\", \
+         \"disk_bytes=4GiB\"]`. The default tenant is not meant.",
+    )
+    .by_default("none"),
     setting("deadline_s", "Seconds that a request may take; then it gets 504.").at_least(1),
     setting(
         "inter_token_ms",

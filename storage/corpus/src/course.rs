@@ -27,6 +27,14 @@ pub trait Course: Send + Sync {
     /// Whatever ends it.
     fn asked(&self, progress: UpsertProgress) -> Result<Going>;
 
+    /// Hears that so many documents are new to the collection, before any of them is stored.
+    ///
+    /// # Errors
+    /// Whatever keeps them out; then nothing is stored.
+    fn adding(&self, _: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Waits for the turn at a piece of work. It is over when the result is dropped.
     fn turn(&self, _: Piece) -> BoxFuture<'_, Box<dyn Send>> {
         Box::pin(std::future::ready(Box::new(()) as Box<dyn Send>))

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::bucket::{pointer_of, remove_pointer};
 use super::disk::{caught, io_failed};
 use super::folders::{self, State, advice};
-use super::naming::{Stage, unknown};
+use super::naming::{Stage, tenant_of, unknown};
 use super::sharing::Home;
 use super::table::Collection;
 use super::verify::{DamagedFile, Pace};
@@ -144,6 +144,20 @@ impl Corpus {
         }
         infos.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(infos)
+    }
+
+    /// Documents of all of a tenant's collections, counted in their tables. Those of one that cannot be read are not known, and count as none.
+    ///
+    /// # Errors
+    /// As the corpus's folder or bucket says.
+    pub async fn documents_of(&self, tenant: &str) -> Result<u64> {
+        let mut documents = 0;
+        for table in self.tables(None).await? {
+            if tenant_of(&table.name) == tenant {
+                documents += caught("count its documents", table.documents()).await.unwrap_or_default() as u64;
+            }
+        }
+        Ok(documents)
     }
 
     /// Tells of a collection that was here and has no folder any more. Put back, it is found when somebody asks for it.

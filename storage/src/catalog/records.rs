@@ -1,4 +1,4 @@
-//! The second copy of what nothing else can be made of again: API keys, pins, and the journals of ingests, warm-ups and removals.
+//! The second copy of what nothing else can be made of again: API keys, quotas, pins, and the journals of ingests, warm-ups and removals.
 //!
 //! Each change is written here first, and is durable when it is here: sled's own file follows, and lacks the last half second after a power
 //! cut. The next start does in sled what it lacks. Where sled's file is damaged as a whole, everything comes from here.
@@ -37,10 +37,11 @@ pub(super) enum Kept {
     Removals = 6,
     ObjectRemovals = 7,
     Models = 8,
+    Quotas = 9,
 }
 
 impl Kept {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ApiKeys,
         Self::Pins,
         Self::SchemaEntries,
@@ -49,6 +50,7 @@ impl Kept {
         Self::Removals,
         Self::ObjectRemovals,
         Self::Models,
+        Self::Quotas,
     ];
 
     fn of(number: u8) -> Option<Self> {

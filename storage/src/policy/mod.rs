@@ -22,6 +22,7 @@ mod order;
 mod pgdsf;
 mod ranked;
 mod s3_fifo;
+pub mod shares;
 
 use std::fmt;
 use std::str::FromStr;

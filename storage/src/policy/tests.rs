@@ -1,6 +1,7 @@
 //! Each policy against a slow, obvious one on random operations, and PGDSF against the paper by hand.
 
 mod reference;
+mod shares;
 mod slow_adaptive;
 mod slow_density;
 

@@ -33,6 +33,7 @@ pub use self::recovery::{Recovery, add_index};
 use crate::catalog::LastUse;
 use crate::entry::{Entry, EntryHeader};
 use crate::key::KvKey;
+use crate::policy::shares::Terms;
 use crate::tier::resident::{Pin, Use};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
@@ -202,6 +203,21 @@ impl DiskTier {
     /// Whether the key can be found; memory only.
     pub fn contains(&self, key: &KvKey) -> bool {
         self.index().contains(key)
+    }
+
+    /// Agrees with a tenant on what it may hold here, from the next entry on that comes; memory only.
+    pub fn set_terms(&self, tenant: &str, terms: Option<Terms>) {
+        self.index().set_terms(tenant, terms);
+    }
+
+    /// Agrees with all tenants but the default one, with whom nothing else was agreed; memory only.
+    pub fn set_default_terms(&self, terms: Terms) {
+        self.index().set_default_terms(terms);
+    }
+
+    /// Bytes of a tenant's entries; memory only.
+    pub fn held_by(&self, tenant: &str) -> u64 {
+        self.index().held_by(tenant)
     }
 
     /// Counts one request, by the paths that it used; memory only.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::entry::{Entry, EntryHeader};
 use crate::key::KvKey;
+use crate::policy::shares::Terms;
 use crate::tier::resident::{Pin, Residents, Use};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
 use crate::tree::TierOptions;
@@ -76,6 +77,21 @@ impl HostTier {
     /// The bound in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         locked(&self.state).residents.usage().capacity_bytes
+    }
+
+    /// Agrees with a tenant on what it may hold here, from the next entry on that comes.
+    pub fn set_terms(&self, tenant: &str, terms: Option<Terms>) {
+        locked(&self.state).residents.set_terms(tenant, terms);
+    }
+
+    /// Agrees with all tenants but the default one, with whom nothing else was agreed; memory only.
+    pub fn set_default_terms(&self, terms: Terms) {
+        locked(&self.state).residents.set_default_terms(terms);
+    }
+
+    /// Bytes of a tenant's entries.
+    pub fn held_by(&self, tenant: &str) -> u64 {
+        locked(&self.state).residents.held_by(tenant)
     }
 
     /// Counts one request, by the paths that it used.

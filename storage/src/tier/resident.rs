@@ -4,11 +4,13 @@
 //! A parent may be in another tier ([`TreeOptions::allow_orphans`]), so every node hangs on its parent from the start,
 //! whether that is here or not: when the parent comes later, it outlives the child all the same.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::key::KvKey;
+use crate::policy::shares::Terms;
 use crate::tier::EntrySummary;
-use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TierUse, TreeOptions};
+use crate::tree::{Admission, KnowledgeTree, NodeId, Party, TierOptions, TierUse, TreeOptions};
 use ragstone_env::lock::locked;
 
 /// The only tier of the tree.
@@ -32,13 +34,19 @@ pub struct Use {
 #[derive(Debug)]
 pub(crate) struct Residents {
     tree: KnowledgeTree<KvKey>,
+    /// Tenants that have entries here or terms, by their numbers in the tree.
+    tenants: HashMap<Arc<str>, Party>,
+    /// Numbers given so far.
+    numbered: Party,
+    /// The terms of tenants with whom nothing was agreed, but for the default tenant.
+    defaults: Terms,
     pub refused: u64,
 }
 
 impl Residents {
     pub fn new(options: TierOptions) -> Self {
         let tree = KnowledgeTree::new(&TreeOptions { tiers: vec![options], max_nodes: MAX_NODES, allow_orphans: true });
-        Self { tree, refused: 0 }
+        Self { tree, tenants: HashMap::new(), numbered: 0, defaults: Terms::default(), refused: 0 }
     }
 
     /// Takes an entry in. `Some`: these leave for it, children first. `None`: there is no room; nothing has changed, and the
@@ -61,8 +69,9 @@ impl Residents {
 
     /// As [`admit`](Self::admit), but lets nobody leave. Whether it is there now.
     pub fn admit_into_free_room(&mut self, entry: &EntrySummary) -> bool {
-        let usage = self.usage();
-        usage.bytes.saturating_add(entry.bytes) <= usage.capacity_bytes && self.admit(entry).is_some()
+        let (usage, party) = (self.usage(), self.party(&entry.tenant));
+        let is_within = self.tree.holding(HERE, party).over_limit(entry.bytes) == 0;
+        is_within && usage.bytes.saturating_add(entry.bytes) <= usage.capacity_bytes && self.admit(entry).is_some()
     }
 
     /// Takes an entry in that has to be there, whatever the bound says; these leave for it.
@@ -89,7 +98,54 @@ impl Residents {
 
     fn enter(&mut self, entry: &EntrySummary) -> NodeId {
         let parent = entry.parent.map(|parent| self.tree.enter(None, parent, 0));
-        self.tree.enter(parent, entry.key, entry.bytes)
+        let party = self.party(&entry.tenant);
+        self.tree.enter_of(party, parent, entry.key, entry.bytes)
+    }
+
+    /// A tenant's number. Without keys clients make tenants up: the number of one that has nothing here any more goes to the next.
+    fn party(&mut self, tenant: &Arc<str>) -> Party {
+        if let Some(party) = self.tenants.get(tenant) {
+            return *party;
+        }
+        let is_vacant = |(name, party): &(&Arc<str>, &Party)| {
+            let holding = self.tree.holding(HERE, **party);
+            holding.bytes == 0 && holding.terms == self.default_terms(name)
+        };
+        let vacant = self.tenants.iter().find(is_vacant).map(|(name, _)| name.clone());
+        let party = vacant.and_then(|name| self.tenants.remove(&name)).unwrap_or_else(|| {
+            self.numbered += 1;
+            self.numbered
+        });
+        self.tenants.insert(tenant.clone(), party);
+        let terms = self.default_terms(tenant);
+        self.tree.set_terms(HERE, party, terms);
+        party
+    }
+
+    fn default_terms(&self, tenant: &str) -> Terms {
+        if tenant.is_empty() { Terms::default() } else { self.defaults }
+    }
+
+    /// Agrees with a tenant on what it may hold here, from the next entry on that comes; `None`: on what is agreed with all others.
+    pub fn set_terms(&mut self, tenant: &str, terms: Option<Terms>) {
+        let party = self.party(&tenant.into());
+        let terms = terms.unwrap_or_else(|| self.default_terms(tenant));
+        self.tree.set_terms(HERE, party, terms);
+    }
+
+    /// Agrees with all tenants with whom nothing else was agreed, those that come later among them; but for the default tenant.
+    pub fn set_default_terms(&mut self, terms: Terms) {
+        let before = std::mem::replace(&mut self.defaults, terms);
+        for (name, party) in &self.tenants {
+            if !name.is_empty() && self.tree.holding(HERE, *party).terms == before {
+                self.tree.set_terms(HERE, *party, terms);
+            }
+        }
+    }
+
+    /// Bytes of a tenant's entries.
+    pub fn held_by(&self, tenant: &str) -> u64 {
+        self.tenants.get(tenant).map_or(0, |party| self.tree.holding(HERE, *party).bytes)
     }
 
     /// Takes an entry out, pinned or not.

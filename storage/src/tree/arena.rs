@@ -2,6 +2,7 @@
 
 use std::hash::Hash;
 
+use super::parties::{NOBODY, Party};
 use super::{KnowledgeTree, MAX_TIERS, NodeId, TierIndex};
 use crate::policy::Rank;
 
@@ -42,6 +43,8 @@ pub(super) struct Node<K> {
     pub next_sibling: Option<NodeId>,
     pub previous_sibling: Option<NodeId>,
     pub size_bytes: u64,
+    /// Whose it is.
+    pub party: Party,
     pub uses: u64,
     pub last_request: u64,
     /// Pins of the node itself.
@@ -78,6 +81,7 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
             next_sibling: None,
             previous_sibling: None,
             size_bytes,
+            party: NOBODY,
             uses: 0,
             last_request: self.requests,
             pins: 0,

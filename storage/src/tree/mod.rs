@@ -13,17 +13,21 @@
 //! - **Swap out once**: a copy in a slower tier stays for as long as a faster tier has the node, and only an eviction from
 //!   the faster tier that finds no copy below costs a transfer ([`Eviction::copy_to`]).
 //! - **Pins** keep a node and its ancestors in whichever tiers they are.
+//! - **Whose a node is** counts where parties have terms: a limit, or a share that is not evicted for others ([`KnowledgeTree::set_terms`]).
 //! - A node that no tier holds is free. Free nodes carry what policies remember of them, and are forgotten, the least
 //!   recently used leaf first, beyond [`TreeOptions::max_nodes`].
 
 mod arena;
 mod hottest;
+mod parties;
 mod residency;
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use self::arena::Node;
+use self::parties::Parties;
+pub use self::parties::{NOBODY, Party};
 pub use self::residency::{Admission, Eviction, SwapOut};
 pub use crate::policy::Id as NodeId;
 use crate::policy::{Access, Order, Policy, PolicyKind, Rank};
@@ -84,6 +88,7 @@ pub struct TierUse {
 struct Tier {
     policy: Box<dyn Policy>,
     usage: TierUse,
+    parties: Parties,
 }
 
 /// The tree. `K` names a path.
@@ -106,6 +111,7 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         let tiers = options.tiers.iter().take(MAX_TIERS).map(|tier| Tier {
             policy: tier.policy.build(tier.capacity_bytes),
             usage: TierUse { capacity_bytes: tier.capacity_bytes, ..TierUse::default() },
+            parties: Parties::default(),
         });
         Self {
             nodes: Vec::new(),
@@ -195,7 +201,12 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         }
         let used = self.node_mut(node);
         used.uses += u64::from(access.uses());
-        used.last_request = request;
+        let before = std::mem::replace(&mut used.last_request, request);
+        let party = used.party;
+        if before != request {
+            self.tiers.iter_mut().for_each(|tier| tier.parties.used(party, node, before, request));
+        }
+        let used = self.node_mut(node);
         let uses = used.uses;
         if self.forgettable.contains(node) {
             self.forgettable.put(node, Rank { priority: 0.0, tick: request });

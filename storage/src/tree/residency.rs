@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use super::{KnowledgeTree, NodeId, TierIndex};
+use super::{KnowledgeTree, NOBODY, NodeId, Party, TierIndex};
 
 /// What became of a node that was to enter a tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         if at.resident.contains(tier) {
             return Admission::AlreadyThere;
         }
-        let parent = at.parent;
+        let (parent, party) = (at.parent, at.party);
         if !self.allow_orphans && parent.is_some_and(|parent| !self.is_in(parent, tier)) {
             return Admission::Orphan;
         }
@@ -57,7 +57,7 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         if let Some(parent) = parent {
             self.pin(parent);
         }
-        let room = self.make_room(tier, size_bytes);
+        let room = self.make_room_of(party, tier, size_bytes);
         if let Some(parent) = parent {
             self.unpin(parent);
         }
@@ -74,11 +74,11 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
             Admission::AlreadyThere | Admission::Orphan => return Vec::new(),
             Admission::NoRoom => {}
         }
-        let parent = self.parent(node);
+        let (parent, party) = (self.parent(node), self.node(node).party);
         parent.into_iter().for_each(|parent| self.pin(parent));
         let mut evicted = Vec::new();
-        while let Some(victim) = self.tiers[tier].policy.victim() {
-            evicted.push(self.evict(victim, tier));
+        while let Some(eviction) = self.evict_for(party, tier) {
+            evicted.push(eviction);
         }
         parent.into_iter().for_each(|parent| self.unpin(parent));
         self.take_in(node, tier);
@@ -87,8 +87,9 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
 
     fn take_in(&mut self, node: NodeId, tier: TierIndex) {
         let at = self.node(node);
-        let (size_bytes, parent) = (at.size_bytes, at.parent);
+        let (size_bytes, parent, party) = (at.size_bytes, at.parent, at.party);
         let state = &mut self.tiers[tier];
+        state.parties.came(party, size_bytes);
         state.usage.bytes += size_bytes;
         state.usage.nodes += 1;
         state.policy.insert(node, size_bytes);
@@ -102,6 +103,13 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
 
     /// Evicts until `bytes` more fit: Algorithm 1, `EVICT`. `None`, and nothing has changed, if they cannot.
     pub fn make_room(&mut self, tier: TierIndex, bytes: u64) -> Option<Vec<Eviction>> {
+        self.make_room_of(NOBODY, tier, bytes)
+    }
+
+    fn make_room_of(&mut self, party: Party, tier: TierIndex, bytes: u64) -> Option<Vec<Eviction>> {
+        if self.is_bound(tier) {
+            return self.make_room_for(party, tier, bytes);
+        }
         let usage = self.tiers[tier].usage;
         if usage.bytes.saturating_sub(usage.evictable_bytes).saturating_add(bytes) > usage.capacity_bytes {
             return None;
@@ -114,10 +122,15 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         Some(evicted)
     }
 
-    fn evict(&mut self, node: NodeId, tier: TierIndex) -> Eviction {
-        let state = &mut self.tiers[tier];
-        state.policy.evict(node);
-        state.usage.evicted += 1;
+    /// A node that its policy chose leaves.
+    pub(super) fn evict(&mut self, node: NodeId, tier: TierIndex) -> Eviction {
+        self.tiers[tier].policy.evict(node);
+        self.left_for_room(node, tier)
+    }
+
+    /// A node that its policy has let go of leaves for room.
+    pub(super) fn left_for_room(&mut self, node: NodeId, tier: TierIndex) -> Eviction {
+        self.tiers[tier].usage.evicted += 1;
         let slower = tier + 1;
         let copy_to = (slower < self.tiers.len() && !self.is_in(node, slower)).then_some(slower);
         self.leave(node, tier);
@@ -171,9 +184,11 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
     fn leave(&mut self, node: NodeId, tier: TierIndex) {
         let at = self.node_mut(node);
         at.resident.set(tier, false);
-        let (size_bytes, parent) = (at.size_bytes, at.parent);
+        let (size_bytes, parent, party) = (at.size_bytes, at.parent, at.party);
         self.refresh(node);
-        let usage = &mut self.tiers[tier].usage;
+        let state = &mut self.tiers[tier];
+        state.parties.left(party, size_bytes);
+        let usage = &mut state.usage;
         usage.bytes -= size_bytes;
         usage.nodes -= 1;
         if let Some(parent) = parent {
@@ -247,8 +262,11 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
                 at.counted.set(index, is_counted);
                 let bytes = &mut tier.usage.evictable_bytes;
                 *bytes = if is_counted { *bytes + at.size_bytes } else { *bytes - at.size_bytes };
+                tier.parties.counted(at.party, at.size_bytes, is_counted);
             }
-            tier.policy.set_evictable(node, is_counted && at.children_in[index] == 0);
+            let is_leaf = is_counted && at.children_in[index] == 0;
+            tier.policy.set_evictable(node, is_leaf);
+            tier.parties.set_leaf(at.party, node, at.last_request, is_leaf);
         }
         self.refresh_forgettable(node);
     }

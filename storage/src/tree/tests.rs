@@ -1,6 +1,7 @@
 //! The tree by hand, and against a naive one on random operations.
 
 mod model;
+mod parties;
 
 use proptest::prelude::*;
 

@@ -236,6 +236,8 @@ pub const PROBES: &[Probe] = &[
     get('o', "/v1/keys", "/v1/keys"),
     post('o', "/v1/keys", "/v1/keys", || json!({})),
     delete('o', "/v1/keys/{key}", "/v1/keys/nobody"),
+    get('r', "/v1/quotas", "/v1/quotas"),
+    post('o', "/v1/quotas", "/v1/quotas", || json!({})),
     get('r', "/v1/cache/status", "/v1/cache/status"),
     get('r', "/v1/cache/plans", "/v1/cache/plans"),
     get('d', "/v1/cache/calibration", "/v1/cache/calibration"),

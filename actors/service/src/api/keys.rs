@@ -1,8 +1,12 @@
 //! `/v1/keys…`: API keys.
 
-use ragstone_storage::catalog::{ApiKeyRecord, Role};
+use std::collections::BTreeMap;
+
+use ragstone_storage::catalog::{ApiKeyRecord, QuotaName, Role};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::quotas::QuotaChanges;
 
 /// A key to make.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -18,6 +22,9 @@ pub struct AddKey {
     /// Collections of other tenants that it may read, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collections: Option<Vec<String>>,
+    /// Quotas of its tenant that are set before the key is made, as `POST /v1/quotas` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaChanges>,
 }
 
 /// A key, as everybody but its owner sees it.
@@ -28,6 +35,9 @@ pub struct Key {
     /// When it was made, in milliseconds since 1970.
     #[serde(default)]
     pub added_unix_ms: u64,
+    /// What counts for its tenant; `GET /v1/quotas` says what is used.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quota: BTreeMap<QuotaName, u64>,
 }
 
 /// What a key is.
@@ -52,7 +62,7 @@ impl From<&ApiKeyRecord> for OwnKey {
 
 impl From<&ApiKeyRecord> for Key {
     fn from(record: &ApiKeyRecord) -> Self {
-        Self { own: record.into(), added_unix_ms: record.added_unix_ms }
+        Self { own: record.into(), added_unix_ms: record.added_unix_ms, quota: BTreeMap::new() }
     }
 }
 

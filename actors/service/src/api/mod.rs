@@ -19,6 +19,7 @@ pub mod openapi;
 mod operations;
 pub mod permissions;
 pub mod pml;
+pub mod quotas;
 pub mod rerank;
 pub mod responses;
 mod sampling;

@@ -30,6 +30,7 @@ use super::ollama::{
     OllamaModels, OllamaShow, OllamaShown, OllamaVersion,
 };
 use super::pml::{AddSchema, EncodeSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
+use super::quotas::{ChangeQuotas, TenantQuotas};
 use super::rerank::{RerankRequest, Reranking, ScoreRequest, Scores};
 use super::responses::{
     AddItems, BeginConversation, ChangeConversation, Conversation, DeletedResponse, ItemList, ItemsQuery, Response,
@@ -341,6 +342,11 @@ const CORPUS: &[Operation] = &[
         .takes(schema::<AddKey>)
         .answers(Json(schema::<AddedKey>)),
     delete("/v1/keys/{key}", "revokeKey", "Revoke a key at once").answers(Json(schema::<RevokedKey>)),
+    get("/v1/quotas", "listQuotas", "Quotas of tenants, and what is used of them; a key's own tenant's")
+        .answers(Json(schema::<List<TenantQuotas>>)),
+    post("/v1/quotas", "changeQuotas", "Set quotas of a tenant, or take some away")
+        .takes(schema::<ChangeQuotas>)
+        .answers(Json(schema::<TenantQuotas>)),
 ];
 
 /// What looks after the service, and the page.

@@ -124,6 +124,9 @@ pub const RULES: &[Rule] = &[
     rule("GET", "/v1/keys", Owner, Owner),
     rule("POST", "/v1/keys", Owner, Owner),
     rule("DELETE", "/v1/keys/{key}", Owner, Owner),
+    // A key below admin is shown its tenant's.
+    rule("GET", "/v1/quotas", Owner, Read),
+    rule("POST", "/v1/quotas", Owner, Owner),
     rule("GET", "/v1/pml/schemas", Anyone, Read),
     rule("POST", "/v1/pml/schemas", Anyone, Write),
     rule("GET", "/v1/pml/schemas/{name}", Anyone, Read),
@@ -233,6 +236,8 @@ mod tests {
         GET /v1/keys o o
         POST /v1/keys o o
         DELETE /v1/keys/{key} o o
+        GET /v1/quotas o rwdo
+        POST /v1/quotas o o
         GET /v1/pml/schemas a rwdo
         POST /v1/pml/schemas a wdo
         GET /v1/pml/schemas/{name} a rwdo

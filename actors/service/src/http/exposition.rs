@@ -1,35 +1,89 @@
 //! The metrics, with what the tiers and workers hold now.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use ragstone_actors::Status;
+use ragstone_actors::{Ragstone, Status};
+use ragstone_env::lock::locked;
+use ragstone_storage::catalog::QuotaName;
 
+use super::quotas;
 use super::state::State;
 
 /// How long the tiers may take to tell what they hold.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Tenants whose quotas have labels: each stays for as long as the process lives.
+const MOST_LABELLED: usize = 64;
+
+/// Tenants and quotas that have labels.
+pub type Labelled = Mutex<BTreeSet<(String, QuotaName)>>;
+
 /// In Prometheus's text format (version 0.0.4).
 pub async fn of(state: &State) -> String {
     if let Ok(opened) = state.opened() {
         let (ragstone, publishing) = (opened.ragstone.clone(), state.publishing.clone());
+        let labelled = state.quota_labels.clone();
         let published = async move {
             // One at a time: a tier that hangs holds one thread, not one for each look at the metrics.
             let Ok(turn) = publishing.acquire_owned().await else { return };
+            let tiers = ragstone.clone();
             let published = tokio::task::spawn_blocking(move || {
-                publish(&ragstone.status());
+                publish(&tiers.status());
                 drop(turn);
             });
             if let Err(error) = published.await {
                 tracing::error!(%error, "the tiers' figures could not be published");
             }
+            publish_quotas(&ragstone, &labelled).await;
         };
+        // The corpus, where documents are counted, wants a multi-thread runtime.
+        let published = async move { state.on_runtime(published).await.unwrap_or_default() };
         // Such a tier must not keep the other figures from whoever looks for the reason.
         if tokio::time::timeout(STATUS_PATIENCE, published).await.is_err() {
             tracing::warn!("the tiers do not tell what they hold; /metrics shows what they told last");
         }
     }
     state.metrics.render()
+}
+
+/// What tenants with quotas use of them. What has a label and no quota any more is told to be without a limit.
+async fn publish_quotas(ragstone: &Ragstone, labelled: &Labelled) {
+    let mut tenants = quotas::tenants(ragstone);
+    {
+        let labelled = locked(labelled);
+        let known: BTreeSet<&String> = labelled.iter().map(|(tenant, _)| tenant).collect();
+        let mut room = MOST_LABELLED.saturating_sub(known.len());
+        tenants.retain(|tenant| {
+            let has_some = !ragstone.quotas().of(tenant).0.is_empty();
+            let is_new = has_some && !known.contains(tenant) && room > 0;
+            room -= usize::from(is_new);
+            is_new || known.contains(tenant)
+        });
+    }
+    let all = match quotas::used(ragstone, tenants).await {
+        Ok(all) => all,
+        Err(error) => {
+            return tracing::warn!(%error, "the documents of tenants with quotas could not be counted for /metrics");
+        }
+    };
+    let mut gone = locked(labelled).clone();
+    for of_tenant in all {
+        for quota in of_tenant.quotas {
+            let labels = [("tenant", of_tenant.tenant.clone()), ("quota", quota.name.name().to_owned())];
+            metrics::gauge!("ragstone_tenant_quota_used", &labels).set(quota.used as f64);
+            metrics::gauge!("ragstone_tenant_quota_limit", &labels).set(quota.limit as f64);
+            let label = (of_tenant.tenant.clone(), quota.name);
+            gone.remove(&label);
+            locked(labelled).insert(label);
+        }
+    }
+    for (tenant, name) in gone {
+        let labels = [("tenant", tenant), ("quota", name.name().to_owned())];
+        metrics::gauge!("ragstone_tenant_quota_used", &labels).set(0.0);
+        metrics::gauge!("ragstone_tenant_quota_limit", &labels).set(if name.is_share() { 0.0 } else { f64::INFINITY });
+    }
 }
 
 /// Copies a snapshot into the metrics that are states rather than events.

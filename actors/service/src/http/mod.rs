@@ -27,6 +27,7 @@ mod ollama;
 mod operations;
 mod page;
 mod pml;
+pub mod quotas;
 mod reader;
 mod renewal;
 mod reply;
@@ -122,6 +123,7 @@ pub fn app(
         ))
         .configure(ingests::paths)
         .configure(keys::paths)
+        .configure(quotas::paths)
         .service(resource("/mcp", "POST", vec![web::post().to(mcp::post)]))
         .configure(cache::paths)
         .configure(schemas::paths)
@@ -164,6 +166,10 @@ fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> im
         audit::note(&request, admitted.as_ref().ok());
         match admitted {
             Ok(visitor) => {
+                let state = request.app_data::<web::Data<State>>();
+                if let Some(refused) = state.and_then(|state| quotas::begin(state, &visitor, path)) {
+                    return Ok(request.into_response(refused));
+                }
                 let is_tenant = visitor.bound().is_some();
                 request.extensions_mut().insert(visitor);
                 let response = next.call(request).await?;

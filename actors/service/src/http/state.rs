@@ -17,6 +17,7 @@ use tracing::Instrument;
 
 use super::audit::AuditLog;
 use super::body::Bodies;
+use super::exposition::Labelled;
 use super::identity::Visitor;
 use super::mcp::Running;
 use super::visitor::Allowed;
@@ -79,6 +80,8 @@ pub struct State {
     pub running: Running,
     /// Places of those who watch `/v1/events`.
     pub watchers: Places,
+    /// Whose quotas `/metrics` tells apart.
+    pub quota_labels: Arc<Labelled>,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     audience: Audience,
@@ -136,6 +139,7 @@ impl State {
             publishing: Arc::new(Semaphore::new(1)),
             running: Running::default(),
             watchers: Places::new("events", MOST_WATCHERS),
+            quota_labels: Arc::default(),
             metrics: telemetry::recorder()?,
             audience,
             token: fresh_token()?,

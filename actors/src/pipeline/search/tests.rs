@@ -120,6 +120,7 @@ async fn what_the_search_does_not_confirm_leaves_nothing() {
         deadline: deadline_after(Duration::from_secs(60)),
         constraint: None,
         task: Task::Answer,
+        meter: pipeline.meter(Caller::default()),
     };
     let mut speculating = Speculating { pipeline, asking: &asking, given: &[], running: None, stages: 0, started: 0 };
     speculating.stage(wrong);

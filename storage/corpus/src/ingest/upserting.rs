@@ -48,6 +48,8 @@ impl<'a> Upserting<'a> {
         let total = documents.len();
         let (changes, report) = changes(documents, stored, self.corpus.passage_length())?;
         let unchanged = report.documents_unchanged;
+        let new = changes.iter().filter(|change| change.replaces.is_none()).count();
+        self.course.adding(new).await?;
         self.report = report;
         self.state = UpsertProgress { documents_done: unchanged, documents_total: total, passages_embedded: 0 };
         let mut going = self.course.asked(self.state)?;

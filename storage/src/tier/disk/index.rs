@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::key::KvKey;
+use crate::policy::shares::Terms;
 use crate::tier::EntrySummary;
 use crate::tier::resident::{Pin, Residents, Use};
 use crate::tree::TierOptions;
@@ -267,6 +268,18 @@ impl DiskIndex {
         if let Some(slot) = self.slots.remove(key) {
             self.leaving_bytes -= slot.summary.bytes;
         }
+    }
+
+    pub fn set_terms(&mut self, tenant: &str, terms: Option<Terms>) {
+        self.residents.set_terms(tenant, terms);
+    }
+
+    pub fn set_default_terms(&mut self, terms: Terms) {
+        self.residents.set_default_terms(terms);
+    }
+
+    pub fn held_by(&self, tenant: &str) -> u64 {
+        self.residents.held_by(tenant)
     }
 
     pub fn record(&mut self, uses: &[Use]) {
