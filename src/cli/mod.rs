@@ -22,6 +22,7 @@ mod migrate;
 mod models;
 mod output;
 mod page;
+mod plan;
 mod pml;
 mod report;
 mod search;
@@ -157,8 +158,10 @@ enum Command {
     /// Store KV for other engines, such as vLLM: over restarts, with checksums and bounds
     #[cfg(target_os = "linux")]
     KvServe(kv_serve::Args),
-    /// Compare replacement policies on a request trace or a generated workload, without a model
+    /// Compare replacement policies on a request trace or a generated workload, or see what many nodes do, without a model
     Simulate(simulate::Args),
+    /// Say how many nodes of which machine the questions want, and what that costs a month
+    Plan(plan::Args),
     /// Fetch the models that the other commands need, and print their folders
     Fetch(fetch::Args),
     /// Look whether everything is as it should be: machine, models, data folder, disk, bucket, address, the running service
@@ -279,6 +282,7 @@ impl Cli {
             #[cfg(target_os = "linux")]
             Command::KvServe(args) => kv_serve::run(&config, args).await,
             Command::Simulate(args) => simulate::run(args).await,
+            Command::Plan(args) => plan::run(&config, args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Doctor(args) => doctor::run(&config, args).await,
             Command::Settings(args) => settings::run(&config, args).await,

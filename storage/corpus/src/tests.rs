@@ -19,6 +19,7 @@ mod languages;
 mod renewal;
 mod shared;
 mod twice;
+mod week;
 
 const DIMENSION: usize = 64;
 

@@ -21,8 +21,8 @@ mod workload;
 pub use self::bound::{BOUND_METHOD, Bound, bound};
 pub use self::family::{FAMILY_REQUESTS, Family};
 pub use self::fleet::{
-    Asked, Bucket, BucketPrices, Changes, Corpus, Faults, Fleet, Hits, Load, MOST_NODES, Machine, ModelShape, Money, Offers,
-    Outcome as FleetOutcome, PlanReport, Planned, Routing, Wanted, plan_fleet, replay_fleet,
+    Asked, Bucket, BucketPrices, Changes, Corpus, Faults, Fleet, Hits, Load, MOST_NODES, Machine, ModelShape, Money,
+    Offers, Outcome as FleetOutcome, PlanReport, Planned, Routing, Wanted, plan_fleet, replay_fleet, stops_scaling,
 };
 pub use self::prices::{TIGHT_BOUND_METHOD, tight_bound};
 pub use self::rag::{Drift, Lengths, RagWorkload, Skew};

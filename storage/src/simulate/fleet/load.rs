@@ -242,6 +242,16 @@ impl Asked {
         Ok(Self { questions, changes: Vec::new(), warm, has_system_prompt: false, of_text: true })
     }
 
+    /// Questions, those of the warm-up among them.
+    pub fn len(&self) -> usize {
+        self.questions.len()
+    }
+
+    /// Whether nothing is asked.
+    pub fn is_empty(&self) -> bool {
+        self.questions.is_empty()
+    }
+
     /// How long it takes until the last question is asked, in seconds.
     pub fn seconds(&self) -> f64 {
         self.questions.last().map_or(0.0, |last| last.at_us / 1e6)

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::cost::{CostGrid, CostModel, CostProfile, Costs, ReadCost};
 use crate::simulate::ServiceTiers;
 use crate::{Error, Result};
+use ragstone_kernels::config::{ModelConfig, WeightDtype};
 
 const GB: f64 = 1e9;
 /// Tokens that go through the layers together.
@@ -126,6 +127,51 @@ impl Offers {
 }
 
 impl ModelShape {
+    /// The shape that a `config.json` says, its KV in 16 bits.
+    pub fn of(name: &str, config: &ModelConfig) -> Self {
+        let (hidden, layers) = (config.hidden_size as f64, config.layers as f64);
+        let (query, kv) = (config.query_dim() as f64, config.kv_dim() as f64);
+        let products = if config.feed_forward.gate().is_some() { 3.0 } else { 2.0 };
+        let attention = hidden * (2.0 * query + 2.0 * kv);
+        let (mut active, mut all) = (0.0, 0.0);
+        for layer in 0..config.layers {
+            let (of_row, of_all) = match config.experts_of(layer) {
+                Some(experts) => {
+                    let one = experts.intermediate_size as f64;
+                    (one * experts.per_row as f64, one * experts.count as f64)
+                }
+                None => (config.intermediate_size as f64, config.intermediate_size as f64),
+            };
+            active += attention + products * hidden * of_row;
+            all += attention + products * hidden * of_all;
+        }
+        let table = config.vocab_size as f64 * hidden;
+        let weight_bytes = if config.torch_dtype == WeightDtype::F32 { 4.0 } else { 2.0 };
+        Self {
+            name: name.to_owned(),
+            active_weights: active + table,
+            weights: all + if config.tie_embeddings { table } else { 2.0 * table },
+            weight_bytes,
+            // Configs are validated: all of these are far below 2^32.
+            layers: layers as u32,
+            query_dim: query as u32,
+            kv_bytes_per_token: (2.0 * kv * layers * 2.0) as u64,
+        }
+    }
+
+    /// What stands in where no model is named: Qwen2.5-7B's shape.
+    pub fn stand_in() -> Self {
+        Self {
+            name: "Qwen2.5-7B's shape".to_owned(),
+            active_weights: 7.07e9,
+            weights: 7.62e9,
+            weight_bytes: 2.0,
+            layers: 28,
+            query_dim: 3584,
+            kv_bytes_per_token: 57_344,
+        }
+    }
+
     fn bytes(&self) -> f64 {
         self.weights * self.weight_bytes
     }
@@ -167,7 +213,10 @@ impl Machine {
         let us = |cached: u32, new: u32| {
             let (before, rows) = (f64::from(cached), f64::from(new));
             // Of many experts, few rows read few.
-            let read = model.bytes().min(rows * model.active_weights * model.weight_bytes).max(model.active_weights * model.weight_bytes);
+            let read = model
+                .bytes()
+                .min(rows * model.active_weights * model.weight_bytes)
+                .max(model.active_weights * model.weight_bytes);
             let products = (2.0 * model.active_weights * rows / flops_us).max(read / bytes_us);
             let scores = 4.0 * f64::from(model.layers) * f64::from(model.query_dim) * rows * (before + rows / 2.0);
             let seen = (before + rows) * model.kv_bytes_per_token as f64;
@@ -196,5 +245,50 @@ impl Machine {
         let object = ReadCost { request_us: bucket.read_ms * 1e3, us_per_byte: 1e-3 / each };
         costs.reads = [(host, true), (disk, true), (object, true)];
         Ok(costs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The stand-in is what its `config.json` says.
+    #[test]
+    fn a_shape_is_read_off_a_config() {
+        let config = ModelConfig::from_json(
+            r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+            "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+            "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "hidden_act": "silu",
+            "tie_word_embeddings": false, "torch_dtype": "bfloat16"}"#,
+        )
+        .unwrap();
+        let (shape, stand_in) = (ModelShape::of("x", &config), ModelShape::stand_in());
+        assert_eq!((shape.kv_bytes_per_token, shape.query_dim, shape.layers), (57_344, 3584, 28));
+        assert!((shape.weights / stand_in.weights - 1.0).abs() < 0.01, "{shape:?}");
+        assert!((shape.active_weights / stand_in.active_weights - 1.0).abs() < 0.01, "{shape:?}");
+    }
+
+    #[test]
+    fn what_is_reckoned_grows_with_what_is_computed_and_reads_the_weights_at_least_once() {
+        let machine = Machine {
+            name: "m".into(),
+            hour: 1.0,
+            memory_gb: 64.0,
+            disk_gb: 0.0,
+            gpu_gb: 24.0,
+            tflops: 50.0,
+            memory_gb_per_s: 300.0,
+            disk_gb_per_s: 1.0,
+            network_gb_per_s: 1.0,
+            profile: None,
+        };
+        let grid = machine.grid(&ModelShape::stand_in()).unwrap();
+        // 15.2 GB at 300 GB/s; 2 · 7.07e9 · 512 operations at 50 TFLOP/s.
+        assert!((grid.prefill_us(0, 1) / 49_000.0 - 1.0).abs() < 0.1, "{}", grid.prefill_us(0, 1));
+        assert!((grid.prefill_us(0, 512) / 147_000.0 - 1.0).abs() < 0.1, "{}", grid.prefill_us(0, 512));
+        assert!(grid.prefill_us(16_384, 512) > grid.prefill_us(0, 512));
+        let tiers = machine.tiers(&ModelShape::stand_in()).unwrap();
+        assert!(tiers.device_bytes > 7_000_000_000 && tiers.device_bytes < 9_000_000_000, "{tiers:?}");
+        assert!(Machine { gpu_gb: 12.0, ..machine }.tiers(&ModelShape::stand_in()).is_none());
     }
 }

@@ -30,7 +30,7 @@ use self::kit::{Calendar, Fast};
 pub use self::load::{Asked, Load};
 pub use self::machine::{BucketPrices, Machine, ModelShape, Offers};
 pub use self::options::{Bucket, Corpus, Faults, Fleet, MOST_NODES};
-pub use self::outcome::{Changes, Hits, Outcome};
+pub use self::outcome::{Changes, Hits, Outcome, stops_scaling};
 pub use self::plan::{Money, PlanReport, Planned, Wanted, plan_fleet};
 pub use self::route::Routing;
 use self::run::Run;

@@ -172,6 +172,8 @@ pub struct Changes {
 
 /// From which share on an engine or the band is full: what is above waits.
 const FULL: f64 = 0.9;
+/// Commits that take so many times what one takes that meets nobody are what limits.
+const LATE: f64 = 5.0;
 
 impl Outcome {
     pub(super) fn of<K: Kit>(run: &Run<'_, K>) -> Self {
@@ -272,7 +274,7 @@ impl Outcome {
                 percent(self.engine_most)
             );
         }
-        if self.changes.acknowledged_ms_p99 > 10.0 * commit_ms {
+        if self.changes.acknowledged_ms_p99 > LATE * commit_ms {
             return format!(
                 "commits to the corpus: {:.1} s until a change is acknowledged (99th percentile), {} conflicts for {} commits{refused}",
                 self.changes.acknowledged_ms_p99 / 1e3,
@@ -285,6 +287,16 @@ impl Outcome {
         }
         format!("nothing: engines {}, bucket {}", percent(self.engine), percent(self.bucket_band))
     }
+}
+
+/// Where more nodes for more questions stop to help: the first of these outcomes, by nodes, that answers less than nine tenths of what it is asked, or less
+/// than nine tenths of what the first one answers a node.
+pub fn stops_scaling(outcomes: &[Outcome]) -> Option<&Outcome> {
+    let each = |at: &Outcome| at.answered_per_s / at.nodes as f64;
+    let first = outcomes.first().map(each)?;
+    let asks_more = outcomes.windows(2).any(|pair| pair[1].asked_per_s > 1.5 * pair[0].asked_per_s);
+    let answers = |at: &Outcome| at.answered as f64 / at.questions.max(1) as f64;
+    outcomes.iter().find(|at| answers(at) < 0.9 || (asks_more && each(at) < 0.9 * first))
 }
 
 fn changes<K: Kit>(run: &Run<'_, K>) -> Changes {

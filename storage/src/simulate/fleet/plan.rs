@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::machine::{Machine, ModelShape, Offers};
+use super::machine::{BucketPrices, Machine, ModelShape, Offers};
 use super::{Bucket, Corpus, Faults, Fleet, Load, MOST_NODES, Outcome, Routing, replay_fleet};
 use crate::cost::CostGrid;
 use crate::policy::PolicyKind;
@@ -52,6 +52,18 @@ pub struct Money {
     pub stored: f64,
     pub requests: f64,
     pub total: f64,
+}
+
+impl Money {
+    /// What nodes cost that are at such a price an hour, and their bucket, which grows by so much a day.
+    pub fn of(outcome: &Outcome, hour: f64, bucket: &BucketPrices, bucket_gb_a_day: f64) -> Self {
+        let nodes = outcome.nodes as f64 * hour * MONTH_HOURS;
+        let thousands = |per_s: f64| per_s * MONTH_S / 1000.0;
+        let requests = thousands(outcome.gets_per_s) * bucket.gets_1000
+            + thousands(outcome.puts_per_s + outcome.lists_per_s) * bucket.puts_1000;
+        let stored = (outcome.bucket_bytes as f64 / 1e9 + bucket_gb_a_day * 15.0) * bucket.gb_month;
+        Self { nodes, stored, requests, total: nodes + stored + requests }
+    }
 }
 
 /// One kind of machine.
@@ -146,7 +158,7 @@ impl Trying<'_> {
         let grown = all.bucket_bytes as f64 / 1e9;
         // What came in the whole simulation, warm-up included, is about what a longer one adds at first.
         let bucket_gb_a_day = grown / (days / (1.0 - self.wanted.load.warm_up)).max(1e-9);
-        let money = self.money(&all, bucket_gb_a_day);
+        let money = Money::of(&all, self.machine.hour, &self.wanted.offers.bucket, bucket_gb_a_day);
         Ok(Planned {
             machine: self.machine.name.clone(),
             profile: self.grid.source().to_owned(),
@@ -236,17 +248,6 @@ impl Trying<'_> {
         replay_fleet(&fleet, &asked, &|_| ())
     }
 
-    fn money(&self, outcome: &Outcome, bucket_gb_a_day: f64) -> Money {
-        let bucket = &self.wanted.offers.bucket;
-        let nodes = outcome.nodes as f64 * self.machine.hour * MONTH_HOURS;
-        let stored = outcome.bucket_bytes as f64 / 1e9 + bucket_gb_a_day * 15.0;
-        let thousands = |per_s: f64| per_s * MONTH_S / 1000.0;
-        let requests = thousands(outcome.gets_per_s) * bucket.gets_1000
-            + thousands(outcome.puts_per_s + outcome.lists_per_s) * bucket.puts_1000;
-        let stored = stored * bucket.gb_month;
-        Money { nodes, stored, requests, total: nodes + stored + requests }
-    }
-
     fn impossible(&self, tiers: Option<ServiceTiers>, limit: String, outcome: Option<Outcome>) -> Planned {
         Planned {
             machine: self.machine.name.clone(),
@@ -265,7 +266,6 @@ impl Trying<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine::BucketPrices;
     use super::*;
     use crate::simulate::Lengths;
 
@@ -285,10 +285,21 @@ mod tests {
     }
 
     fn wanted() -> Wanted {
-        let bucket =
-            BucketPrices { gb_month: 0.02, puts_1000: 0.005, gets_1000: 0.0004, read_ms: 20.0, connection_gb_per_s: 0.1, gb_per_s: 10.0 };
+        let bucket = BucketPrices {
+            gb_month: 0.02,
+            puts_1000: 0.005,
+            gets_1000: 0.0004,
+            read_ms: 20.0,
+            connection_gb_per_s: 0.1,
+            gb_per_s: 10.0,
+        };
         Wanted {
-            load: Load { rate: 8.0, lengths: Lengths { mean_tokens: 200.0, sigma: 0.3, min_tokens: 50, max_tokens: 400 }, answer_tokens: [10, 30], ..Load::default() },
+            load: Load {
+                rate: 8.0,
+                lengths: Lengths { mean_tokens: 200.0, sigma: 0.3, min_tokens: 50, max_tokens: 400 },
+                answer_tokens: [10, 30],
+                ..Load::default()
+            },
             model: ModelShape {
                 name: "half a billion".into(),
                 active_weights: 0.5e9,
