@@ -7,8 +7,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use object_store::ObjectStore;
 use object_store::path::Path as Name;
-use object_store::{ObjectStore, ObjectStoreExt};
 use ragstone_env::Env;
 use ragstone_env::lock::locked;
 
@@ -23,7 +23,7 @@ mod told;
 mod world;
 
 /// How often nodes look, so that a week is not too long.
-const INTERVAL: Duration = Duration::from_secs(20);
+const INTERVAL: Duration = Duration::from_secs(60);
 const NODES: usize = 4;
 const DOCUMENTS: u64 = 24;
 /// The longest pause of people at a node.
@@ -157,7 +157,7 @@ fn week(seed: u64, plan: Plan) -> Told {
 
 #[test]
 fn a_week_of_faults_loses_nothing_and_keeps_nothing() {
-    let seeds = std::env::var("WEEK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
+    let seeds = std::env::var("WEEK_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(1);
     for seed in 0..seeds {
         let told = week(seed, WEEK);
         assert!(told.acknowledged > 1000 && told.lost > 100 && told.kills > 10, "seed {seed}: {told:?}");

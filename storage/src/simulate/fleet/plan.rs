@@ -295,7 +295,7 @@ mod tests {
         };
         Wanted {
             load: Load {
-                rate: 8.0,
+                rate: 0.5,
                 lengths: Lengths { mean_tokens: 200.0, sigma: 0.3, min_tokens: 50, max_tokens: 400 },
                 answer_tokens: [10, 30],
                 ..Load::default()
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!((report.machines[2].nodes, report.machines[2].limit.contains("engine")), (0, true), "{report:?}");
         // Twice the questions want more nodes, and a model that does not fit wants another machine.
         let mut more = wanted();
-        more.load.rate = 32.0;
+        more.load.rate = 2.0;
         more.offers.machines.truncate(2);
         let more = plan_fleet(&more, &|_| Err(Error::invalid_input("none")), &|_, _| ()).unwrap();
         assert!(more.machines[0].nodes > cheap.nodes, "{more:?}");

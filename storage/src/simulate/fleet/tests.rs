@@ -168,7 +168,7 @@ fn what_limits_is_named() {
     assert!(narrow.limit.contains("bandwidth"), "{narrow:?}");
     // One collection alone stays where it is as far as the bound lets it.
     let one = Load { collections: 1, ..load(1500, 30.0) }.generate().unwrap();
-    let skewed = outcome(&Fleet { nodes: 16, most_waiting: 100, ..few }, &one);
+    let skewed = outcome(&Fleet { nodes: 16, most_waiting: 100, routing: Routing::Hash, ..few }, &one);
     assert!(skewed.engine_most > 1.3 * skewed.engine, "{skewed:?}");
     // All write into one table.
     let changing = Load { collections: 1, changes: 20.0, ..load(600, 10.0) }.generate().unwrap();
@@ -201,7 +201,8 @@ fn nodes_come_and_go() {
     let run = run(&fleet, &asked);
     let outcome = run.outcome();
     assert!(outcome.broken_off <= 8 && outcome.retried >= 1, "{outcome:?}");
-    assert_eq!(outcome.answered + outcome.broken_off, 2000, "{outcome:?}");
+    assert_eq!(outcome.answered + outcome.broken_off + outcome.refused, 2000, "{outcome:?}");
+    assert!(outcome.refused < 20, "{outcome:?}");
 }
 
 proptest! {

@@ -267,6 +267,7 @@ impl Node {
         let began_ms = self.world.now_ms();
         let Some(row) = self.there(document).await?.into_iter().next() else { return Ok(()) };
         let segment = segment(document, &row.version);
+        locked(&self.story).is_there(&segment, began_ms);
         if locked(&self.disk).kv.contains(&segment) {
             self.check();
             return Ok(());

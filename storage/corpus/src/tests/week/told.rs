@@ -54,6 +54,13 @@ impl Story {
         }
     }
 
+    /// A table that was read after the log was told has the text all the same: the commit that was to remove it failed, so that nothing was removed.
+    pub fn is_there(&mut self, segment: &str, read_ms: u64) {
+        if self.gone_ms.get(segment).is_some_and(|gone_ms| *gone_ms < read_ms) {
+            self.gone_ms.remove(segment);
+        }
+    }
+
     /// By how much a segment is still there too late.
     pub fn is_late(&self, segment: &str, now_ms: u64) -> Option<u64> {
         let stated_ms = 3 * INTERVAL.as_millis() as u64 + world::LIST_LAGS_MS;
