@@ -295,6 +295,7 @@ impl Node {
                 // The same rows in another version: whoever commits meanwhile is not in its way.
                 let _ = self.table().commit(|rows| rows).await;
             }
+            let _ = self.table().prune().await;
             // Before it is free for others.
             locked(&self.story).given_back(self.name);
             lease.give_back().await;

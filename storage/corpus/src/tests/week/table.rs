@@ -25,6 +25,8 @@ pub struct Table {
     pub name: String,
 }
 
+/// How long versions stay: longer than a node sleeps.
+const KEPT_MS: u64 = 900_000;
 /// Tries of a conditional put, as LanceDB has its thirty seconds.
 const TRIES: usize = 60;
 
@@ -37,6 +39,19 @@ impl Table {
         let name = newest.location.filename().and_then(|name| name.parse().ok()).unwrap_or_default();
         let rows = read.and_then(|read| serde_json::from_slice(&read.bytes).ok()).unwrap_or_default();
         Ok((name, rows))
+    }
+
+    /// Removes versions that nobody reads any more, and from which nobody commits.
+    pub async fn prune(&self) -> Result<()> {
+        let prefix = Name::from(format!("tables/{}.lance", self.name));
+        let mut listed = self.bucket.list(&prefix, None).await?;
+        listed.pop();
+        for object in listed {
+            if self.bucket.now_ms().saturating_sub(crate::bucket::written_ms(&object)) > KEPT_MS {
+                self.bucket.remove(&object.location).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Commits what `changed` makes of the rows; an answer that is lost is an error, as LanceDB's "commit status unknown".

@@ -163,6 +163,28 @@ impl World {
         Ok(PutResult { e_tag: Some(tag.to_string()), version: None })
     }
 
+    /// What is listed below a prefix behind a name.
+    fn list_behind(&self, prefix: Option<&Name>, name: String) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (world, prefix) = (self.clone(), prefix.map(|prefix| format!("{prefix}/")).unwrap_or_default());
+        let listing = async move {
+            if let Err(error) = world.goes().await {
+                return vec![Err(error)];
+            }
+            let now_ms = world.now_ms();
+            let listed: Vec<_> = locked(&world.0.objects)
+                .range(prefix.clone().max(name.clone())..)
+                .take_while(|(other, _)| other.starts_with(&prefix))
+                .filter(|(other, kept)| **other != name && kept.listed_ms <= now_ms)
+                .map(|(other, kept)| Ok(world.meta(other, kept)))
+                .collect();
+            match world.comes().await {
+                Ok(()) => listed,
+                Err(error) => vec![Err(error)],
+            }
+        };
+        futures::stream::once(listing).flat_map(futures::stream::iter).boxed()
+    }
+
     fn meta(&self, name: &str, kept: &Kept) -> ObjectMeta {
         ObjectMeta {
             location: Name::from(name),
@@ -227,23 +249,11 @@ impl ObjectStore for World {
     }
 
     fn list(&self, prefix: Option<&Name>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (world, prefix) = (self.clone(), prefix.map(|prefix| format!("{prefix}/")).unwrap_or_default());
-        let listing = async move {
-            if let Err(error) = world.goes().await {
-                return vec![Err(error)];
-            }
-            let now_ms = world.now_ms();
-            let listed: Vec<_> = locked(&world.0.objects)
-                .iter()
-                .filter(|(name, kept)| name.starts_with(&prefix) && kept.listed_ms <= now_ms)
-                .map(|(name, kept)| Ok(world.meta(name, kept)))
-                .collect();
-            match world.comes().await {
-                Ok(()) => listed,
-                Err(error) => vec![Err(error)],
-            }
-        };
-        futures::stream::once(listing).flat_map(futures::stream::iter).boxed()
+        self.list_behind(prefix, String::new())
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Name>, offset: &Name) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.list_behind(prefix, offset.to_string())
     }
 
     async fn list_with_delimiter(&self, _: Option<&Name>) -> Result<ListResult> {
