@@ -30,7 +30,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use ragstone_env::Env;
-use ragstone_measure::commands::{bench, eval, simulate};
+use ragstone_measure::commands::{bench, eval, plan, simulate};
 use ragstone_service::config::{self, Config, Flags, LogFormat, Surface};
 use ragstone_service::telemetry;
 use ragstone_service::telemetry::otlp::Otlp;
@@ -153,8 +153,10 @@ enum Command {
     /// Store KV for other engines, such as vLLM: over restarts, with checksums and bounds
     #[cfg(target_os = "linux")]
     KvServe(kv_serve::Args),
-    /// Compare replacement policies on a request trace or a generated workload, without a model
+    /// Compare replacement policies on a request trace or a generated workload, or see what many nodes do, without a model
     Simulate(simulate::Args),
+    /// Say how many nodes of which machine the questions want, and what that costs a month
+    Plan(plan::Args),
     /// Fetch the models that the other commands need, and print their folders
     Fetch(fetch::Args),
     /// Look whether everything is as it should be: machine, models, data folder, disk, bucket, address, the running service
@@ -275,6 +277,7 @@ impl Cli {
             #[cfg(target_os = "linux")]
             Command::KvServe(args) => kv_serve::run(&config, args).await,
             Command::Simulate(args) => simulate::run(args).await,
+            Command::Plan(args) => plan::run(&config, args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Doctor(args) => doctor::run(&config, args).await,
             Command::Settings(args) => settings::run(&config, args).await,

@@ -67,3 +67,39 @@ fn what_is_wrong_in_a_file_or_a_flag_is_named() {
     folder.run(&["simulate", &workload]).failed_with(&["workload.toml"]);
     folder.run(&["simulate", "none.jsonl"]).failed_with(&["none.jsonl"]);
 }
+
+#[test]
+fn many_nodes_stand_below_each_other_and_say_what_limits() {
+    let folder = Folder::new();
+    let load = "questions = 40\nrate = 0.2\npassages = 200\ncollections = 4\n";
+    let load = folder.write("load.toml", load).to_str().unwrap().to_owned();
+    let asked = ["simulate", &load, "--nodes", "1,2", "--routing", "hash,random"];
+    let report = folder.json(&[&asked[..], &["--json"]].concat());
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "{report}");
+    assert!(rows.iter().all(|row| row["questions"] == 20 && row["answered"].as_u64().unwrap() > 0), "{report}");
+    let table = folder.run(&asked).succeeded().stdout;
+    assert!(table.contains("random") && table.contains("limit"), "{table}");
+    folder.run(&["simulate", &load, "--routing", "hash"]).failed_with(&["--nodes"]);
+    folder.run(&["simulate", &load, "--nodes", "0"]).failed_with(&["4096"]);
+    let trace = folder.write("trace.jsonl", TRACE).to_str().unwrap().to_owned();
+    folder.run(&["simulate", &trace, "--nodes", "2", "--rate", "1"]).failed_with(&["trace.jsonl", "--rate"]);
+}
+
+#[test]
+fn a_plan_names_machines_and_money() {
+    let folder = Folder::new();
+    let asked = ["plan", "--documents", "50", "--questions", "0.1", "--machine", "g6.xlarge", "--ttft", "20000"];
+    let report = folder.json(&[&asked[..], &["--json"]].concat());
+    let best = &report["machines"][0];
+    assert!(best["nodes"].as_u64().unwrap() >= 2, "one is spare: {report}");
+    assert!(best["money"]["total"].as_f64().unwrap() > best["money"]["nodes"].as_f64().unwrap(), "{report}");
+    let table = folder.run(&asked).succeeded().stdout;
+    assert!(table.contains("cheapest: ") && table.contains("list prices"), "{table}");
+    folder.run(&["plan", "--machine", "abacus"]).failed_with(&["abacus", "g6.xlarge"]);
+    folder.run(&["plan", "--documents", "nowhere"]).failed_with(&["nowhere"]);
+    let offers = folder.run(&["plan", "--print-offers"]).succeeded().stdout;
+    let file =
+        folder.write("own.toml", &offers.replace("hour = 1.006", "hour = \"dear\"")).to_str().unwrap().to_owned();
+    folder.run(&["plan", "--offers", &file]).failed_with(&["own.toml", "hour"]);
+}

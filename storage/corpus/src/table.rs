@@ -6,6 +6,7 @@
 //!
 //! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
 
+mod commit;
 mod indexes;
 mod shared;
 mod upkeep;
@@ -27,9 +28,11 @@ use lancedb::{Connection, Table};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(test)]
+pub(crate) use self::commit::{Added, Commits, Leaving, commit};
+#[cfg(test)]
 pub(super) use self::indexes::term_index;
 pub(super) use self::indexes::{TERM_INDEX, TEXT_INDEX, text_index};
-pub(super) use self::shared::{Added, Change, Shared};
+pub(super) use self::shared::{Change, Shared};
 use super::bucket::Bucket;
 use super::checks::Checks;
 use super::disk::{failed, files};

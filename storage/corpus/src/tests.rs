@@ -20,6 +20,7 @@ mod relevant;
 mod renewal;
 mod shared;
 mod twice;
+mod week;
 
 const DIMENSION: usize = 64;
 

@@ -2,10 +2,12 @@
 //!
 //! What is simulated is which entries are there when a request comes. Times are not slept but taken from a measured grid of
 //! prefill times, [`crate::cost::CostGrid`]; the scheduling times in the report are real. [`replay`] asks what a policy keeps of one
-//! tier, or two in one tree; [`replay_service`] what that is worth on a node with all its tiers, whose loads take time.
+//! tier, or two in one tree; [`replay_service`] what that is worth on a node with all its tiers, whose loads take time; [`replay_fleet`] what many such nodes
+//! on one bucket do.
 
 mod bound;
 mod family;
+mod fleet;
 mod habit;
 mod prices;
 mod rag;
@@ -18,6 +20,10 @@ mod workload;
 
 pub use self::bound::{BOUND_METHOD, Bound, bound};
 pub use self::family::{FAMILY_REQUESTS, Family};
+pub use self::fleet::{
+    Asked, Bucket, BucketPrices, Changes, Corpus, Faults, Fleet, Hits, Load, MOST_NODES, Machine, ModelShape, Money,
+    Offers, Outcome as FleetOutcome, PlanReport, Planned, Routing, Wanted, plan_fleet, replay_fleet, stops_scaling,
+};
 pub use self::prices::{TIGHT_BOUND_METHOD, tight_bound};
 pub use self::rag::{Drift, Lengths, RagWorkload, Skew};
 pub use self::report::{AtCapacity, Comparison, PolicyOutcome, Report, compare};

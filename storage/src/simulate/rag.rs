@@ -176,7 +176,15 @@ impl RagWorkload {
 }
 
 impl Lengths {
-    fn draw(&self, random: &mut Random) -> u32 {
+    /// Whether its numbers can be.
+    pub(super) fn are_right(&self) -> bool {
+        (1.0..=1e6).contains(&self.mean_tokens)
+            && (0.0..=4.0).contains(&self.sigma)
+            && self.min_tokens > 0
+            && (self.min_tokens..=1 << 20).contains(&self.max_tokens)
+    }
+
+    pub(super) fn draw(&self, random: &mut Random) -> u32 {
         let mu = self.mean_tokens.ln() - self.sigma * self.sigma / 2.0;
         let tokens = (mu + self.sigma * random.normal()).exp().round();
         // The bounds are below 2^20.
@@ -186,7 +194,7 @@ impl Lengths {
 
 impl Skew {
     /// The Zipf exponent that gives the top documents their share: bisection, as the share grows with the exponent.
-    fn exponent(&self, documents: usize) -> f64 {
+    pub(super) fn exponent(&self, documents: usize) -> f64 {
         let top = ((self.top * documents as f64).round() as usize).clamp(1, documents);
         let (mut low, mut high) = (0.0, 8.0);
         for _ in 0..60 {

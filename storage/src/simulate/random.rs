@@ -33,6 +33,11 @@ impl Random {
         (self.unit() * bound as f64) as usize
     }
 
+    /// From one event to the next, where there is one in a unit of time on average (Poisson); above 0.
+    pub fn interval(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln() + f64::MIN_POSITIVE
+    }
+
     /// The standard normal distribution (Box-Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();

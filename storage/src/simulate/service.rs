@@ -13,7 +13,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 pub use self::report::{ServiceAtCapacity, ServiceComparison, ServiceReport, ServiceRow, compare_service};
-use self::tiers::Tiers;
+use self::tiers::PinnedEntries;
+pub(super) use self::tiers::{Objects, Tiers};
 use super::workload::key_of;
 use super::{Request, Workload};
 use crate::Result;
@@ -133,27 +134,48 @@ impl Planned {
 /// # Errors
 /// `InvalidInput` if the ratio is not within 0 to 1.
 pub fn replay_service(run: &ServiceReplay<'_>, progress: &dyn Fn(usize)) -> Result<ServiceOutcome> {
-    let mut service = Service::new(run);
+    let mut service = Service::new(run.costs, &run.node(), Tiers::new(run.tiers, run.policy));
     let mut planned = Vec::with_capacity(run.workload.requests.len());
     for (index, request) in run.workload.requests.iter().enumerate() {
-        let (plan, full_ms) = service.answer(request)?;
+        let (plan, full_ms) = service.answer(run.workload, request)?;
         planned.push(Planned::of(&plan, full_ms));
         if index.is_multiple_of(REPORT_EVERY) {
             progress(index);
         }
     }
-    Ok(service.outcome(&planned))
+    Ok(service.outcome(run.workload, &planned))
+}
+
+impl ServiceReplay<'_> {
+    fn node(&self) -> NodeOptions {
+        let Self { admission, options, primer_tokens, .. } = *self;
+        NodeOptions { admission, options, primer_tokens }
+    }
+}
+
+/// How a node plans and keeps: see [`ServiceReplay`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NodeOptions {
+    pub admission: AdmissionRule,
+    pub options: PlanOptions,
+    pub primer_tokens: u32,
 }
 
 /// The service between two requests.
-struct Service<'a> {
-    run: &'a ServiceReplay<'a>,
-    costs: CostModel,
-    options: PlanOptions,
-    tiers: Tiers,
+pub(super) struct Service {
+    node: NodeOptions,
+    pub costs: CostModel,
+    pub tiers: Tiers,
     tenant: Arc<str>,
     recurring: Recurring,
     background_us: f64,
+}
+
+/// A request between its look-up and what is kept of it.
+pub(super) struct Begun {
+    pub plan: LoadPlan,
+    residency: Residency,
+    held: PinnedEntries,
 }
 
 /// A read, and the entry that was read.
@@ -167,25 +189,24 @@ struct Load {
 
 /// A segment of a path, to be kept.
 #[derive(Debug, Clone, Copy)]
-struct Fresh {
-    key: KvKey,
+pub(super) struct Fresh {
+    pub key: KvKey,
     parent: Option<KvKey>,
     tokens: u32,
     /// Tokens before it.
     before: u32,
 }
 
-impl<'a> Service<'a> {
-    fn new(run: &'a ServiceReplay<'a>) -> Self {
-        let mut costs = run.costs.clone();
+impl Service {
+    pub fn new(costs: &CostModel, node: &NodeOptions, tiers: Tiers) -> Self {
+        let mut costs = costs.clone();
         costs.prefill.is_measured = true;
         costs.reads.iter_mut().for_each(|(_, was_seen)| *was_seen = true);
-        let options = PlanOptions { declines: run.admission == AdmissionRule::Cost, ..run.options };
+        let options = PlanOptions { declines: node.admission == AdmissionRule::Cost, ..node.options };
         Self {
-            run,
+            node: NodeOptions { options, ..*node },
             costs,
-            options,
-            tiers: Tiers::new(run.tiers, run.policy),
+            tiers,
             tenant: "".into(),
             recurring: Recurring::default(),
             background_us: 0.0,
@@ -193,14 +214,36 @@ impl<'a> Service<'a> {
     }
 
     /// What happens to a request, from its look-up to what is kept of it: its plan, and what computing all of it takes, in milliseconds.
-    fn answer(&mut self, request: &Request) -> Result<(LoadPlan, f64)> {
-        let residency = self.look_up(request);
-        let plan = plan(&residency, &self.options, Some(&self.costs))?;
+    fn answer(&mut self, workload: &Workload, request: &Request) -> Result<(LoadPlan, f64)> {
+        let begun = self.begin(workload, request)?;
+        let full_ms = self.full_ms(&begun.residency)?;
+        let (plan, beside) = self.end(begun);
+        for fresh in beside {
+            self.background_us += self.compute_beside(fresh);
+        }
+        Ok((plan, full_ms))
+    }
+
+    /// Looks up and plans a request, and loads what it has; what it found stays where it is until [`end`](Self::end).
+    pub fn begin(&mut self, workload: &Workload, request: &Request) -> Result<Begun> {
+        let residency = self.look_up(workload, request);
+        let plan = plan(&residency, &self.node.options, Some(&self.costs))?;
         let held = self.tiers.hold(&residency);
         for load in self.loads(&residency, &plan) {
             self.tiers.load(&load);
         }
         self.tiers.record(&uses_of(&plan, &self.costs.prefill));
+        Ok(Begun { plan, residency, held })
+    }
+
+    /// Lets a request go that comes to nothing.
+    pub fn break_off(&mut self, begun: Begun) {
+        self.tiers.let_go(begun.held);
+    }
+
+    /// Keeps what a prefill computed. What is worth computing beside it, when nobody waits, is given back.
+    pub fn end(&mut self, begun: Begun) -> (LoadPlan, Vec<Fresh>) {
+        let Begun { plan, residency, held } = begun;
         self.tiers.let_go(held);
         self.tiers.keep_on_device(&plan, &self.costs);
         for segment in &plan.segments {
@@ -209,10 +252,24 @@ impl<'a> Service<'a> {
                 self.keep(Fresh { key, parent: segment.parent, tokens, before: segment.position });
             }
         }
-        self.precompute(&residency, &plan);
-        self.make_exact(&residency, &plan);
-        let full_ms = self.full_ms(&residency)?;
-        Ok((plan, full_ms))
+        let mut beside = self.precompute(&residency, &plan);
+        beside.extend(self.make_exact(&residency, &plan));
+        (plan, beside)
+    }
+
+    /// Computes and keeps an entry when nobody waits: what that takes, in microseconds; 0 where it is there.
+    pub fn compute_beside(&mut self, fresh: Fresh) -> f64 {
+        let us = self.beside_us(fresh);
+        if us > 0.0 {
+            self.keep(fresh);
+        }
+        us
+    }
+
+    /// What computing it takes, in microseconds; 0 where it is there.
+    pub fn beside_us(&self, fresh: Fresh) -> f64 {
+        let computes = !self.tiers.has(&fresh.key);
+        if computes { self.costs.prefill.prefill_us(f64::from(fresh.before), f64::from(fresh.tokens)) } else { 0.0 }
     }
 
     /// What computing all of the prompt takes, in milliseconds.
@@ -224,8 +281,7 @@ impl<'a> Service<'a> {
     }
 
     /// As [`crate::prompt::residency::look_up_prompt`] does it.
-    fn look_up(&self, request: &Request) -> Residency {
-        let workload = self.run.workload;
+    fn look_up(&self, workload: &Workload, request: &Request) -> Residency {
         let keys: Vec<KvKey> = request.path.iter().map(|node| key_of(*node)).collect();
         let on_device = self.tiers.on_device(&keys);
         let mut segments = Vec::with_capacity(keys.len() + 1);
@@ -234,10 +290,10 @@ impl<'a> Service<'a> {
             let kind = if is_root { SegmentKind::SystemPrompt } else { workload.kind };
             let tokens = workload.tokens(*node);
             let standalone = (kind == SegmentKind::Passage)
-                .then(|| workload.standalone_key(&request.path, *node, self.run.primer_tokens > 0));
+                .then(|| workload.standalone_key(&request.path, *node, self.node.primer_tokens > 0));
             let (mut candidates, standalone_tier) =
                 self.tiers.candidates(*key, standalone, index < on_device, self.bytes(tokens));
-            if self.run.primer_tokens > 0 && index == usize::from(workload.has_system_prompt) {
+            if self.node.primer_tokens > 0 && index == usize::from(workload.has_system_prompt) {
                 candidates.retain(|candidate| candidate.kind != CandidateKind::Standalone);
             }
             segments.push(SegmentResidency {
@@ -268,7 +324,7 @@ impl<'a> Service<'a> {
 
     /// What the plan reads.
     fn loads(&self, residency: &Residency, plan: &LoadPlan) -> Vec<Load> {
-        let primed = root_tokens(residency) + self.run.primer_tokens;
+        let primed = root_tokens(residency) + self.node.primer_tokens;
         let load = |segment: &SegmentPlan| {
             let (key, tier, is_exact) = match segment.source {
                 Source::Load { key, tier } => (key, tier, true),
@@ -296,30 +352,28 @@ impl<'a> Service<'a> {
     }
 
     /// Standalone entries of passages that could have been blended with them.
-    fn precompute(&mut self, residency: &Residency, plan: &LoadPlan) {
-        let before = root_tokens(residency) + self.run.primer_tokens;
-        for at in plan.missing_standalone.iter().map(|index| &residency.segments[*index]) {
-            let Some(key) = at.standalone_key.filter(|key| !self.tiers.has(key)) else { continue };
-            self.background_us += self.costs.prefill.prefill_us(f64::from(before), f64::from(at.tokens));
-            self.keep(Fresh { key, parent: plan.root_key, tokens: at.tokens, before });
-        }
+    fn precompute(&self, residency: &Residency, plan: &LoadPlan) -> Vec<Fresh> {
+        let before = root_tokens(residency) + self.node.primer_tokens;
+        let missing = plan.missing_standalone.iter().map(|index| &residency.segments[*index]);
+        let fresh = |at: &SegmentResidency| {
+            Some(Fresh { key: at.standalone_key?, parent: plan.root_key, tokens: at.tokens, before })
+        };
+        missing.filter_map(fresh).collect()
     }
 
     /// The exact chain of a prompt that was blended before.
-    fn make_exact(&mut self, residency: &Residency, plan: &LoadPlan) {
+    fn make_exact(&mut self, residency: &Residency, plan: &LoadPlan) -> Vec<Fresh> {
         let wanted = self.recurring.note(&residency.segments, plan);
         let chain = residency.segments[..wanted].iter().zip(&plan.segments);
-        for (at, planned) in chain {
-            let Some(key) = at.chain_key.filter(|key| !self.tiers.has(key)) else { continue };
-            let (before, tokens) = (planned.position, at.tokens);
-            self.background_us += self.costs.prefill.prefill_us(f64::from(before), f64::from(tokens));
-            self.keep(Fresh { key, parent: at.parent, tokens, before });
-        }
+        let fresh = |(at, planned): (&SegmentResidency, &SegmentPlan)| {
+            Some(Fresh { key: at.chain_key?, parent: at.parent, tokens: at.tokens, before: planned.position })
+        };
+        chain.filter_map(fresh).collect()
     }
 
     fn keep(&mut self, fresh: Fresh) {
         let entry = self.summary(fresh);
-        self.tiers.keep(&entry, self.run.admission, &self.costs);
+        self.tiers.keep(&entry, self.node.admission, &self.costs);
     }
 
     /// An entry as the tiers' trees see it.
@@ -344,9 +398,9 @@ impl<'a> Service<'a> {
         u64::from(tokens) * self.costs.prefill.grid.kv_bytes_per_token()
     }
 
-    fn outcome(&self, planned: &[Planned]) -> ServiceOutcome {
+    fn outcome(&self, workload: &Workload, planned: &[Planned]) -> ServiceOutcome {
         let sum = |of: fn(&Planned) -> f64| planned.iter().map(of).sum::<f64>();
-        let prompts = self.run.workload.requests.iter().map(|request| self.run.workload.prompt_tokens(request));
+        let prompts = workload.requests.iter().map(|request| workload.prompt_tokens(request));
         let tokens: f64 = prompts.map(f64::from).sum();
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         let mut times: Vec<f64> = planned.iter().map(|at| at.total_ms).collect();

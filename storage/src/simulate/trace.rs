@@ -10,8 +10,13 @@ pub const TRACE_BLOCK_TOKENS: u32 = 512;
 
 /// A line: `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}`.
 #[derive(Debug, Deserialize)]
-struct Line {
+pub(super) struct Line {
+    /// Milliseconds since the trace began.
+    #[serde(default)]
+    pub timestamp: f64,
     input_length: u32,
+    #[serde(default)]
+    pub output_length: u32,
     hash_ids: Vec<u64>,
 }
 
@@ -25,29 +30,43 @@ struct Line {
 /// `InvalidInput` with the number of the first line that is not of that form, and if there is no request.
 pub fn read_trace(text: &str) -> Result<Workload> {
     let mut workload = Workload::of_text();
+    each_line(text, |line| {
+        let (segments, question_tokens) = line.segments()?;
+        workload.push(&segments, question_tokens)
+    })?;
+    Ok(workload)
+}
+
+/// Each request of a trace.
+///
+/// # Errors
+/// As [`read_trace`].
+pub(super) fn each_line(text: &str, mut take: impl FnMut(&Line) -> Result<()>) -> Result<()> {
+    let mut is_empty = true;
     for (number, line) in (1..).zip(text.lines()) {
         if line.trim().is_empty() {
             continue;
         }
-        read_line(&mut workload, line).map_err(|error| Error::invalid_input(format!("line {number}: {error}")))?;
+        let line = serde_json::from_str::<Line>(line).map_err(|error| Error::invalid_input(error.to_string()));
+        line.and_then(|line| take(&line)).map_err(|error| Error::invalid_input(format!("line {number}: {error}")))?;
+        is_empty = false;
     }
-    if workload.requests.is_empty() {
-        return Err(Error::invalid_input("the trace holds no request"));
-    }
-    Ok(workload)
+    if is_empty { Err(Error::invalid_input("the trace holds no request")) } else { Ok(()) }
 }
 
-fn read_line(workload: &mut Workload, line: &str) -> Result<()> {
-    let line: Line = serde_json::from_str(line).map_err(|error| Error::invalid_input(error.to_string()))?;
-    let blocks = line.input_length.div_ceil(TRACE_BLOCK_TOKENS) as usize;
-    if line.hash_ids.len() != blocks {
-        return Err(Error::invalid_input(format!(
-            "{} hash_ids for an input_length of {}; one for every {TRACE_BLOCK_TOKENS} tokens, so {blocks}, are wanted",
-            line.hash_ids.len(),
-            line.input_length
-        )));
+impl Line {
+    /// Its blocks before the question, and the question's tokens.
+    pub fn segments(&self) -> Result<(Vec<(u64, u32)>, u32)> {
+        let blocks = self.input_length.div_ceil(TRACE_BLOCK_TOKENS) as usize;
+        if self.hash_ids.len() != blocks {
+            return Err(Error::invalid_input(format!(
+                "{} hash_ids for an input_length of {}; one for every {TRACE_BLOCK_TOKENS} tokens, so {blocks}, are wanted",
+                self.hash_ids.len(),
+                self.input_length
+            )));
+        }
+        let whole = (self.input_length.saturating_sub(1) / TRACE_BLOCK_TOKENS) as usize;
+        let segments = self.hash_ids[..whole].iter().map(|hash| (*hash, TRACE_BLOCK_TOKENS)).collect();
+        Ok((segments, self.input_length - whole as u32 * TRACE_BLOCK_TOKENS))
     }
-    let whole = (line.input_length.saturating_sub(1) / TRACE_BLOCK_TOKENS) as usize;
-    let segments: Vec<(u64, u32)> = line.hash_ids[..whole].iter().map(|hash| (*hash, TRACE_BLOCK_TOKENS)).collect();
-    workload.push(&segments, line.input_length - whole as u32 * TRACE_BLOCK_TOKENS)
 }

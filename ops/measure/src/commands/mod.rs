@@ -2,4 +2,5 @@
 
 pub mod bench;
 pub mod eval;
+pub mod plan;
 pub mod simulate;

@@ -1,5 +1,6 @@
 //! `ragstone simulate`
 
+mod fleet;
 mod service;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use ragstone_terminal::output;
 use ragstone_terminal::progress::{Progress, Unit};
 use serde::Serialize;
 
+use self::fleet::{FleetReport, Nodes};
 use self::service::Node;
 use crate::error::{Error, Result};
 
@@ -58,18 +60,20 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 1 << 18,
-        conflicts_with_all = ["service", "disk", "bucket", "blend", "read", "keep_all"]
+        conflicts_with_all = ["service", "disk", "bucket", "blend", "read", "keep_all", "nodes"]
     )]
     max_nodes: usize,
     #[command(flatten)]
     node: Node,
+    #[command(flatten)]
+    nodes: Nodes,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 /// `5%` or `0.05` as 0.05.
-fn percent(text: &str) -> Result<f64, String> {
+pub(super) fn percent(text: &str) -> Result<f64, String> {
     let (number, divisor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     let share = number.trim().parse::<f64>().map(|number| number / divisor);
     share.ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| "0% to 100% is wanted, such as 5%".to_owned())
@@ -85,13 +89,16 @@ pub async fn run(args: Args) -> Result<()> {
             output::line(of.family.unwrap_or_default())?;
             service::table(&of.report)
         }),
+        Simulated::Nodes(report) if json => output::json(&report),
+        Simulated::Nodes(report) => fleet::print(&report),
     }
 }
 
-/// What was asked for: what policies keep, or what that is worth on a whole node.
+/// What was asked for: what policies keep, what that is worth on a whole node, or what many nodes do.
 enum Simulated {
     Policies(Vec<FamilyReport<Report>>),
     Service(Vec<FamilyReport<ServiceReport>>),
+    Nodes(FleetReport),
 }
 
 /// A report, and the family whose it is.
@@ -132,11 +139,17 @@ fn workloads(args: &Args) -> Result<Vec<(Option<&'static str>, Workload)>> {
 }
 
 fn simulate(args: &Args) -> Result<Simulated> {
-    let workloads = workloads(args)?;
     let grid = match &args.profile {
         None => CostGrid::measured_default()?,
         Some(path) => CostGrid::from_json(&read(path)?).map_err(|error| in_file(path, &error.to_string()))?,
     };
+    if let (Some(path), false) = (&args.workload, args.nodes.nodes.is_empty()) {
+        let policy = fleet::policy_of(&args.policy)?;
+        let (blend, primer_tokens) = args.node.blend();
+        let costs = args.node.costs(&grid)?;
+        return Ok(Simulated::Nodes(args.nodes.simulate(path, policy, &costs, blend, primer_tokens)?));
+    }
+    let workloads = workloads(args)?;
     let progress = Progress::new("simulating requests", Unit::Items);
     let note = |done: usize, total: usize| progress.set(done as u64, total as u64);
     if args.node.service {

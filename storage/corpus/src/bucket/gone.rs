@@ -68,6 +68,8 @@ pub struct Follower {
     applied_ms: u64,
     /// When it last looked, by the bucket's clock.
     looked_ms: u64,
+    /// Since that look began: what it says holds for that moment, however long it took to hear and to apply it.
+    began: Option<Stopwatch>,
     /// It never looked before, also before its last start.
     is_new: bool,
     /// It looked since its last start.
@@ -130,6 +132,7 @@ impl Gone {
             newest_ms,
             applied_ms: newest_ms,
             looked_ms: newest_ms,
+            began: None,
             is_new,
             has_looked: false,
             clock: None,
@@ -161,6 +164,7 @@ impl Follower {
         let is_late = self.is_new || now_ms.saturating_sub(self.looked_ms) >= kept_ms();
         let has_gap = !self.has_looked && is_late;
         let from = name_at(self.newest_ms.saturating_sub(overlap_ms()));
+        self.began = Some(bucket.env().stopwatch());
         let listed = bucket.list(&Path::from(GONE), Some(&from)).await?;
         let mut followed = Followed { entries: Vec::new(), has_gap };
         let mut seen = BTreeSet::new();
@@ -194,7 +198,7 @@ impl Follower {
     /// What the last look found is applied: the node is up to date. Where it saw the log last, to be kept over a restart.
     pub fn applied(&mut self) -> u64 {
         self.applied_ms = self.newest_ms;
-        *locked(&self.current.since) = Some(self.bucket.env().stopwatch());
+        *locked(&self.current.since) = self.began.clone();
         self.looked_ms
     }
 

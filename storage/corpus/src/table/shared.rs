@@ -17,21 +17,19 @@ use arrow_array::{RecordBatch, RecordBatchIterator};
 use arrow_schema::SchemaRef;
 use futures::TryStreamExt;
 use lancedb::Table;
-use lancedb::datafusion::prelude::{col, lit};
+use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::query::{ExecutableQuery, QueryBase, Select};
 use tokio::sync::oneshot;
 
+use super::commit::{Added, Commits, Leaving, commit};
 use super::{any_of, is_document};
-use crate::bucket::{Bucket, pointer_of};
+use crate::bucket::Bucket;
 use crate::disk::failed;
-use crate::naming::unknown;
 use crate::schema;
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::Stopwatch;
 use ragstone_env::lock::locked;
 
-/// Tries of one commit.
-const ATTEMPTS: usize = 4;
 /// Rows of one commit, unless one change has more.
 const MOST_ROWS: usize = 4096;
 
@@ -75,14 +73,6 @@ pub(crate) struct Change {
     pub added: Vec<Added>,
     /// Documents whose older rows go.
     pub removed: Vec<String>,
-}
-
-/// A document as its rows have it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Added {
-    pub id: String,
-    pub version: String,
-    pub generation: u64,
 }
 
 impl Change {
@@ -176,94 +166,51 @@ impl Shared {
     }
 
     async fn commit_all(&self, (rows, added, removed): (Vec<RecordBatch>, Vec<Added>, Vec<String>)) -> Result<()> {
-        let mut refused = None;
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                self.refresh().await?;
-                if self.is_done(&added, &removed).await? {
-                    refused = None;
-                    break;
-                }
-            }
-            match self.try_once(&rows, &removed, attempt == 0).await {
-                Ok(()) => {
-                    refused = None;
-                    break;
-                }
-                Err(error) => {
-                    tracing::debug!(collection = self.collection, %error, "a commit's end is not known; it is looked up");
-                    refused = Some(error);
-                }
-            }
+        let at = (self.collection.as_str(), self.id.as_str());
+        let removals = commit(self, &self.bucket, at, &rows, &added, &removed).await;
+        if removals.took_out > 0 {
+            self.removals.fetch_add(removals.took_out, Ordering::AcqRel);
         }
-        if let Some(error) = refused {
-            let doing = format!("write to collection `{}`", self.collection);
-            let message = failed(doing)(error).to_string();
-            return Err(Error::new(ErrorKind::Unavailable, format!("{message}; try again")));
-        }
-        if !removed.is_empty() {
-            self.removals.fetch_add(1, Ordering::AcqRel);
-        }
-        self.drop_earlier_generations(&added).await?;
-        match pointer_of(&self.bucket, &self.collection).await? {
-            Some(id) if id == self.id => Ok(()),
-            // What was committed went with the table.
-            _ => Err(unknown(&self.collection)),
-        }
+        removals.end
+    }
+}
+
+/// LanceDB's table.
+impl Commits for Shared {
+    type Rows = Vec<RecordBatch>;
+
+    async fn refresh(&self) -> Result<()> {
+        self.refresh().await
     }
 
     /// Where it is the first try, rows are simply added; a merge finds those that are there already.
-    async fn try_once(&self, rows: &[RecordBatch], removed: &[String], is_first: bool) -> lancedb::Result<()> {
+    async fn write(&self, rows: &Vec<RecordBatch>, leaving: &[Leaving], is_first: bool) -> Result<()> {
+        let doing = || failed(format!("write to collection `{}`", self.collection));
         if rows.is_empty() {
-            return self.table.delete(&any_of(removed)).await.map(drop);
+            return self.table.delete(&leaves(leaving)).await.map(drop).map_err(doing());
         }
-        if removed.is_empty() && is_first {
-            return self.table.add(rows.to_vec()).execute().await.map(drop);
+        if leaving.is_empty() && is_first {
+            return self.table.add(rows.clone()).execute().await.map(drop).map_err(doing());
         }
         let mut merge = self.table.merge_insert(&["document_id", "version", "ordinal"]);
         merge.when_not_matched_insert_all();
-        if !removed.is_empty() {
-            merge.when_not_matched_by_source_delete_expr(any_of(removed));
+        if !leaving.is_empty() {
+            merge.when_not_matched_by_source_delete_expr(leaves(leaving));
         }
         let rows = rows.to_owned();
         let batches = RecordBatchIterator::new(rows.into_iter().map(Ok), self.schema.clone());
-        merge.execute(Box::new(batches)).await.map(drop)
+        merge.execute(Box::new(batches)).await.map(drop).map_err(doing())
     }
 
-    /// Whether a change whose answer was lost is there.
-    async fn is_done(&self, added: &[Added], removed: &[String]) -> Result<bool> {
-        let documents: Vec<String> =
-            added.iter().map(|added| added.id.clone()).chain(removed.iter().cloned()).collect();
-        let present = self.present(&documents).await?;
-        let is_there = |added: &Added| present.get(&added.id).is_some_and(|all| all.contains(added));
-        let is_gone = |id: &String| {
-            let wanted = added.iter().find(|added| added.id == *id);
-            present.get(id).is_none_or(|all| all.iter().all(|there| Some(there) == wanted))
-        };
-        Ok(added.iter().all(is_there) && removed.iter().all(is_gone))
-    }
-
-    /// Of a document that two nodes added, the rows of the later claim stay. Whoever commits last sees both.
-    async fn drop_earlier_generations(&self, added: &[Added]) -> Result<()> {
-        if added.is_empty() {
-            return Ok(());
-        }
-        let documents: Vec<String> = added.iter().map(|added| added.id.clone()).collect();
-        for (id, all) in self.present(&documents).await? {
-            let newest = all.iter().map(|added| added.generation).max().unwrap_or_default();
-            if all.iter().any(|added| added.generation < newest) {
-                tracing::info!(
-                    collection = self.collection,
-                    document = id,
-                    "two nodes added a document; the later one's stays"
-                );
-                let earlier = is_document(&id).and(col("generation").lt(lit(newest)));
-                let deleted = self.table.delete(&earlier).await;
-                deleted.map_err(failed(format!("delete from collection `{}`", self.collection)))?;
-                self.removals.fetch_add(1, Ordering::AcqRel);
-            }
-        }
-        Ok(())
+    async fn drop_earlier(&self, id: &str, generation: u64) -> Result<()> {
+        tracing::info!(
+            collection = self.collection,
+            document = id,
+            "two nodes added a document; the later one's stays"
+        );
+        let earlier = is_document(id).and(col("generation").lt(lit(generation)));
+        let deleted = self.table.delete(&earlier).await;
+        deleted.map(drop).map_err(failed(format!("delete from collection `{}`", self.collection)))
     }
 
     /// What is there of documents, by their ids.
@@ -299,6 +246,17 @@ impl Drop for Running<'_> {
             queue.waiting.clear();
         }
     }
+}
+
+/// The rows that leave. Documents of which all leave are one list, as they may be many.
+fn leaves(leaving: &[Leaving]) -> Expr {
+    let whole: Vec<String> = leaving.iter().filter(|one| one.up_to.is_none()).map(|one| one.id.clone()).collect();
+    let earlier = leaving.iter().filter_map(|one| {
+        let generation = one.up_to?;
+        Some(is_document(&one.id).and(col("generation").lt_eq(lit(generation))))
+    });
+    let all = (!whole.is_empty()).then(|| any_of(&whole)).into_iter().chain(earlier);
+    all.reduce(Expr::or).unwrap_or_else(|| lit(false))
 }
 
 /// Takes what may go into one commit: changes of different documents, in the order in which they came. Pure.

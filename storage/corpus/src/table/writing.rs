@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use arrow_array::{Array, RecordBatchIterator};
 
-use super::{Added, Change, Collection, Counted, Files, Home, Shared, Writer, any_of};
+use super::commit::Added;
+use super::{Change, Collection, Counted, Files, Home, Shared, Writer, any_of};
 use crate::bucket::{end_claims, remove_pointer};
 use crate::checks::Checks;
 use crate::disk::{caught, io_failed, sync_folder};

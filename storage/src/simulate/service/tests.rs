@@ -230,11 +230,11 @@ fn the_simulated_node_plans_as_the_store_does() {
             primer_tokens: primer.tokens() as u32,
             ..run(&workload, &costs, 0, 0)
         };
-        let mut simulated = Service::new(&run);
+        let mut simulated = Service::new(run.costs, &run.node(), Tiers::new(run.tiers, run.policy));
         let real = Real::open(tiers, policy, &costs, primer);
         for (number, request) in workload.requests.iter().enumerate() {
-            let (planned, _) = simulated.answer(request).unwrap();
-            let really = real.answer(&workload, request, &simulated.options, &simulated.costs);
+            let (planned, _) = simulated.answer(&workload, request).unwrap();
+            let really = real.answer(&workload, request, &simulated.node.options, &simulated.costs);
             let sources = |plan: &LoadPlan| -> Vec<_> {
                 let of =
                     |at: &SegmentPlan| (std::mem::discriminant(&at.source), at.source.tier(), at.store_as.is_some());

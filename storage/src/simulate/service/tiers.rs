@@ -1,6 +1,8 @@
 //! The tiers of the simulated node: what each holds, without bytes.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
 use super::{BytesIn, Load, ServiceTiers};
 use crate::cost::CostModel;
@@ -19,13 +21,58 @@ const DEVICE: usize = 0;
 /// Nodes that the device's policy remembers: its pool has some ten thousand blocks.
 const DEVICE_NODES: usize = 1 << 16;
 
-pub(super) struct Tiers {
+pub(in crate::simulate) struct Tiers {
     device: Option<KnowledgeTree<KvKey>>,
     host: Residents,
     disk: Residents,
-    object: Option<HashSet<KvKey>>,
+    object: Option<Objects>,
+    /// What is to be uploaded, where that takes time; `None`: it is in the bucket at once.
+    pub uploads: Option<Vec<(KvKey, u64)>>,
+    /// What entered and left host memory, where somebody follows it.
+    pub events: Option<Vec<(KvKey, bool)>>,
     pub read: BytesIn,
     pub written: BytesIn,
+}
+
+/// The bucket of one node or of several. It keeps everything.
+#[derive(Debug, Clone, Default)]
+pub(in crate::simulate) struct Objects(Rc<RefCell<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes_of: HashMap<KvKey, u64>,
+    bytes: u64,
+    is_down: bool,
+}
+
+impl Objects {
+    /// Whether it has the entry, and answers.
+    fn has(&self, key: &KvKey) -> bool {
+        let held = self.0.borrow();
+        !held.is_down && held.bytes_of.contains_key(key)
+    }
+
+    pub fn insert(&self, key: KvKey, bytes: u64) {
+        let mut held = self.0.borrow_mut();
+        if held.bytes_of.insert(key, bytes).is_none() {
+            held.bytes += bytes;
+        }
+    }
+
+    pub fn remove(&self, key: &KvKey) {
+        let mut held = self.0.borrow_mut();
+        let bytes = held.bytes_of.remove(key).unwrap_or_default();
+        held.bytes -= bytes;
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.0.borrow().bytes
+    }
+
+    /// Whether it answers.
+    pub fn set_down(&self, is_down: bool) {
+        self.0.borrow_mut().is_down = is_down;
+    }
 }
 
 /// What a prompt keeps in its tiers while it runs.
@@ -51,9 +98,31 @@ impl Tiers {
             device: (sizes.device_bytes > 0).then(|| KnowledgeTree::new(&device)),
             host: Residents::new(options(sizes.host_bytes)),
             disk: Residents::new(options(sizes.disk_bytes)),
-            object: sizes.has_bucket.then(HashSet::new),
+            object: sizes.has_bucket.then(Objects::default),
+            uploads: None,
+            events: None,
             read: BytesIn::default(),
             written: BytesIn::default(),
+        }
+    }
+
+    /// On a bucket that others have, too.
+    pub fn sharing(mut self, objects: &Objects) -> Self {
+        self.object = Some(objects.clone());
+        self.uploads = Some(Vec::new());
+        self
+    }
+
+    /// What is left where the machine is started again: its disk, if that is the same.
+    pub fn restarted(&mut self, sizes: ServiceTiers, policy: PolicyKind, keeps_disk: bool) {
+        let fresh = Self::new(sizes, policy);
+        if let Some(events) = &mut self.events {
+            events.clear();
+        }
+        self.device = fresh.device;
+        self.host = fresh.host;
+        if !keeps_disk {
+            self.disk = fresh.disk;
         }
     }
 
@@ -76,7 +145,7 @@ impl Tiers {
             Tier::Device => false,
             Tier::Host => self.host.has(key),
             Tier::Disk => self.disk.has(key),
-            Tier::Object => self.object.as_ref().is_some_and(|object| object.contains(key)),
+            Tier::Object => self.object.as_ref().is_some_and(|object| object.has(key)),
         }
     }
 
@@ -107,7 +176,7 @@ impl Tiers {
     }
 
     /// Keeps what was found where it is.
-    pub fn hold(&mut self, residency: &Residency) -> PinnedEntries {
+    pub(super) fn hold(&mut self, residency: &Residency) -> PinnedEntries {
         let found = residency.segments.iter().flat_map(|at| &at.candidates).map(|found| (found.tier, found.key));
         let held: Vec<(Tier, KvKey)> = found.collect();
         for (tier, key) in &held {
@@ -118,7 +187,7 @@ impl Tiers {
         PinnedEntries(held)
     }
 
-    pub fn let_go(&mut self, held: PinnedEntries) {
+    pub(super) fn let_go(&mut self, held: PinnedEntries) {
         for (tier, key) in &held.0 {
             if let Some(residents) = self.residents(*tier) {
                 residents.let_go(key);
@@ -135,7 +204,7 @@ impl Tiers {
     }
 
     /// Reads an entry, which goes to the faster tiers then; where it does as well as it is, only into free room.
-    pub fn load(&mut self, load: &Load) {
+    pub(super) fn load(&mut self, load: &Load) {
         self.read.add(load.tier, load.bytes);
         let into: &[Tier] = match load.tier {
             Tier::Object => &[Tier::Host, Tier::Disk],
@@ -150,11 +219,50 @@ impl Tiers {
             return;
         }
         let Some(residents) = self.residents(into) else { return };
-        let is_there =
-            if makes_room { residents.admit(entry).is_some() } else { residents.admit_into_free_room(entry) };
-        if is_there {
-            self.written.add(into, entry.bytes);
+        let left = match makes_room {
+            true => residents.admit(entry),
+            false => residents.admit_into_free_room(entry).then(Vec::new),
+        };
+        let Some(left) = left else { return };
+        self.written.add(into, entry.bytes);
+        if into == Tier::Host {
+            self.note_host(entry.key, &left);
         }
+    }
+
+    fn note_host(&mut self, came: KvKey, left: &[KvKey]) {
+        if let Some(events) = &mut self.events {
+            events.extend(left.iter().map(|key| (*key, false)));
+            events.push((came, true));
+        }
+    }
+
+    /// Takes an entry out of all tiers of the machine.
+    pub fn forget(&mut self, key: &KvKey) {
+        if self.host.has(key) {
+            self.host.remove(key);
+            if let Some(events) = &mut self.events {
+                events.push((*key, false));
+            }
+        }
+        self.disk.remove(key);
+        if let Some(tree) = &mut self.device
+            && let Some(node) = tree.find(key)
+        {
+            tree.remove(node, DEVICE);
+        }
+    }
+
+    /// Bytes in host memory and on disk.
+    pub fn kept_bytes(&self) -> [u64; 2] {
+        [&self.host, &self.disk].map(|tier| tier.usage().bytes)
+    }
+
+    /// Whether the machine itself has it, on its device, in memory or on its disk.
+    #[cfg(test)]
+    pub fn is_here(&self, key: &KvKey) -> bool {
+        let is_on_device = |tree: &KnowledgeTree<KvKey>| tree.find(key).is_some_and(|node| tree.is_in(node, DEVICE));
+        self.host.has(key) || self.disk.has(key) || self.device.as_ref().is_some_and(is_on_device)
     }
 
     /// Tells the policies of host and disk what a prompt used.
@@ -190,11 +298,21 @@ impl Tiers {
     /// Files a fresh entry in host memory, and through it in the slower tiers.
     pub fn keep(&mut self, entry: &EntrySummary, rule: AdmissionRule, costs: &CostModel) {
         let takes = |tier| rule == AdmissionRule::Always || loads_faster(costs, tier, entry);
-        if !self.host.has(&entry.key) && self.host.admit(entry).is_some() {
+        if !self.host.has(&entry.key)
+            && let Some(left) = self.host.admit(entry)
+        {
             self.written.host += entry.bytes;
+            self.note_host(entry.key, &left);
         }
-        if takes(Tier::Object) && self.object.as_mut().is_some_and(|object| object.insert(entry.key)) {
+        if takes(Tier::Object)
+            && let Some(object) = &self.object
+            && !object.has(&entry.key)
+        {
             self.written.object += entry.bytes;
+            match &mut self.uploads {
+                Some(uploads) => uploads.push((entry.key, entry.bytes)),
+                None => object.insert(entry.key, entry.bytes),
+            }
         }
         if takes(Tier::Disk) && !self.disk.has(&entry.key) && self.disk.admit(entry).is_some() {
             self.written.disk += entry.bytes;

@@ -20,7 +20,7 @@ const CHUNK_TOKENS: u32 = 512;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Node {
     /// Simulate a whole node: a tree for each tier, entries written through to the slower ones, loads that take time, blending
-    #[arg(long)]
+    #[arg(long, group = "simulates")]
     pub service: bool,
     /// Size of its disk, in percent of the working set; 0% for none
     #[arg(long, value_name = "PERCENT", default_value = "100%", value_parser = percent, requires = "service")]
@@ -28,8 +28,8 @@ pub struct Node {
     /// Give it object storage, which keeps everything
     #[arg(long, requires = "service")]
     bucket: bool,
-    /// Blend passages, too, recomputing at least so much of them; beside exact reuse
-    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "service")]
+    /// Blend passages, too, recomputing at least so much of them; of one node, beside exact reuse
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "simulates")]
     blend: Option<f64>,
     /// The layer that chooses what is recomputed: those before it compute all of a blended passage
     #[arg(long, value_name = "N", default_value_t = 2, requires = "blend")]
@@ -38,7 +38,7 @@ pub struct Node {
     #[arg(long, value_name = "TOKENS", default_value_t = 220, requires = "blend")]
     primer: u32,
     /// What a read of a tier takes: milliseconds a request and GB a second, such as object=200,0.1
-    #[arg(long, value_name = "TIER=MS,GB/S", requires = "service")]
+    #[arg(long, value_name = "TIER=MS,GB/S", requires = "simulates")]
     read: Vec<TierRead>,
     /// Keep on disk and in object storage what loads slower than it is computed, too, and decline no load
     #[arg(long, requires = "service")]
@@ -108,6 +108,13 @@ impl Node {
                 (read.cost, true);
         }
         Ok(costs)
+    }
+
+    /// What is blended, and the tokens of the primer.
+    pub fn blend(&self) -> (Option<(f32, u32)>, u32) {
+        // A share has digits enough in 32 bits.
+        let blend = self.blend.map(|ratio| (ratio as f32, self.layer));
+        (blend, if blend.is_some() { self.primer } else { 0 })
     }
 
     /// What is compared on it.
