@@ -204,7 +204,12 @@ impl Question {
     pub(crate) fn chat_for_tests(messages: &[(&str, &str)]) -> Self {
         let message = |(role, content): &(&str, &str)| ChatMessage::new(*role, *content);
         Self {
-            input: Input::Chat { messages: messages.iter().map(message).collect(), tools: Vec::new(), context: None },
+            input: Input::Chat {
+                messages: messages.iter().map(message).collect(),
+                tools: Vec::new(),
+                thinks: None,
+                context: None,
+            },
             sampling: SamplingParams::default(),
             answers: 1,
             reuse: Reuse::Auto,

@@ -46,6 +46,7 @@ impl Pipeline {
                 show_control: false,
                 deadline: asking.deadline,
                 admission: admission.clone(),
+                meter: asking.meter.clone(),
             };
             AnswerStream::said(opened, text.to_owned(), self.assembler.tokenizer().clone())
         };

@@ -27,7 +27,7 @@ fn documents(names: &[&str]) -> Vec<Document> {
 }
 
 async fn begin(ragstone: &Ragstone, collection: &str, path: &str) -> Begun {
-    ragstone.ingests().begin(collection, vec![path.into()], false, 0).await.unwrap().0
+    ragstone.ingests().begin(collection, vec![path.into()], (false, serde_json::Map::new()), 0).await.unwrap().0
 }
 
 async fn collections(ragstone: &Ragstone) -> Vec<(String, usize)> {
