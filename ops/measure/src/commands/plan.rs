@@ -181,7 +181,7 @@ fn report(args: &Args, model: ModelShape) -> Result<PlanReport> {
         progress.describe(format!("simulating {nodes} of {machine}"));
         progress.tick();
     };
-    Ok(plan_fleet(&wanted, &profile, &note)?)
+    plan_fleet(&wanted, &profile, &note)
 }
 
 /// A number, or the files of a folder, those of its folders among them; hidden ones do not count, as `ingest` leaves them out.

@@ -146,7 +146,12 @@ impl Trying<'_> {
             let why = format!("the weights and the KV of a prompt do not fit into its {} GB", self.room_gb());
             return Ok(self.impossible(None, why, None));
         };
-        let Some((least, outcome, fewer)) = self.least(tiers)? else {
+        let fewest = self.fewest();
+        if fewest > self.most_nodes() {
+            let why = format!("its engine: {fewest} nodes would be busy with questions and answers alone");
+            return Ok(self.impossible(Some(tiers), why, None));
+        }
+        let Some((least, outcome, fewer)) = self.least(tiers, fewest)? else {
             let most = self.run(tiers, MOST_NODES.min(self.most_nodes()))?;
             let why = self.why_not(&most);
             return Ok(self.impossible(Some(tiers), why, Some(most)));
@@ -178,9 +183,9 @@ impl Trying<'_> {
     }
 
     /// Doubles until it does, then halves the gap. The fewest nodes, what came of them, and of one less.
-    fn least(&self, tiers: ServiceTiers) -> Result<Option<(usize, Outcome, Option<Outcome>)>> {
-        let (mut too_few, mut fewer) = (0, None);
-        let mut enough = 1;
+    fn least(&self, tiers: ServiceTiers, fewest: usize) -> Result<Option<(usize, Outcome, Option<Outcome>)>> {
+        let (mut too_few, mut fewer) = (fewest - 1, None);
+        let mut enough = fewest;
         let mut outcome = loop {
             let outcome = self.run(tiers, enough)?;
             if self.does(&outcome) {
@@ -202,6 +207,17 @@ impl Trying<'_> {
             }
         }
         Ok(Some((enough, outcome, fewer)))
+    }
+
+    /// Nodes that are busy with what no reuse saves, each row of it at the price of one among many: fewer need not be tried, as a simulation of far too few
+    /// takes as long as they would.
+    fn fewest(&self) -> usize {
+        let Load { question_tokens, answer_tokens, rate, .. } = &self.wanted.load;
+        let mean = |[least, most]: [u32; 2]| f64::midpoint(f64::from(least), f64::from(most));
+        let chunk = self.grid.most_new_tokens().clamp(2, 512);
+        let row_us = (self.grid.prefill_us(0, chunk) - self.grid.prefill_us(0, 1)).max(0.0) / f64::from(chunk - 1);
+        let nodes = rate * row_us / 1e6 * (mean(*question_tokens) + mean(*answer_tokens));
+        (nodes.ceil() as usize).max(1)
     }
 
     /// More than a node for every tenth of a question a second does not help.
