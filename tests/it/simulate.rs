@@ -99,7 +99,6 @@ fn a_plan_names_machines_and_money() {
     folder.run(&["plan", "--machine", "abacus"]).failed_with(&["abacus", "g6.xlarge"]);
     folder.run(&["plan", "--documents", "nowhere"]).failed_with(&["nowhere"]);
     let offers = folder.run(&["plan", "--print-offers"]).succeeded().stdout;
-    let file =
-        folder.write("own.toml", &offers.replace("hour = 1.006", "hour = \"dear\"")).to_str().unwrap().to_owned();
+    let file = folder.write("own.toml", offers.replace("hour = 1.006", "hour = \"dear\"")).to_str().unwrap().to_owned();
     folder.run(&["plan", "--offers", &file]).failed_with(&["own.toml", "hour"]);
 }

@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "hash")]
     routing: Routing,
     /// Blend passages, recomputing at least so much of them: where the model is calibrated for it
-    #[arg(long, value_name = "PERCENT", value_parser = crate::cli::simulate::percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = crate::commands::simulate::percent)]
     blend: Option<f64>,
     /// Let nodes share no KV
     #[arg(long)]

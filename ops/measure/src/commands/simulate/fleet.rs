@@ -15,7 +15,7 @@ use ragstone_terminal::{output, table};
 use serde::Serialize;
 
 use super::{in_file, read};
-use crate::cli::plan::offers;
+use crate::commands::plan::offers;
 use crate::error::{Error, Result};
 
 /// Days in which the bucket's growth is not counted: what a simulation adds in minutes says little about a month.
