@@ -95,7 +95,7 @@ fn a_plan_names_machines_and_money() {
     assert!(best["nodes"].as_u64().unwrap() >= 2, "one is spare: {report}");
     assert!(best["money"]["total"].as_f64().unwrap() > best["money"]["nodes"].as_f64().unwrap(), "{report}");
     let table = folder.run(&asked).succeeded().stdout;
-    assert!(table.contains("cheapest: ") && table.contains("list prices"), "{table}");
+    assert!(table.contains("cheapest: ") && table.contains("on demand"), "{table}");
     folder.run(&["plan", "--machine", "abacus"]).failed_with(&["abacus", "g6.xlarge"]);
     folder.run(&["plan", "--documents", "nowhere"]).failed_with(&["nowhere"]);
     let offers = folder.run(&["plan", "--print-offers"]).succeeded().stdout;

@@ -165,13 +165,15 @@ pub(super) struct Candidate {
     pub content: String,
 }
 
-/// Whether one of the passages is about the question; `None` where that cannot be told.
+/// Whether one of the passages is about the question; `None` where that cannot be told, or it asks of no topic.
 pub(super) fn is_any_relevant(question: &str, unrelated: Option<&Unrelated>, candidates: &[Candidate]) -> Option<bool> {
     let unrelated = unrelated?;
     let asked = Content::of(question);
+    if asked.is_general() {
+        return None;
+    }
     let is_relevant = match unrelated.judges(question) {
         By::Nothing => return None,
-        By::Words if asked.is_empty() => return None,
         By::Words => candidates.iter().any(|passage| asked.share_in(&passage.content) >= LEAST_SHARE),
         By::Similarity => candidates.iter().any(|passage| {
             // What has no vector is not less similar than what unrelated texts are.

@@ -24,8 +24,10 @@ const LEFT_OUT: &[&str] = &[
     "/v1/cache/gc",
     "/v1/cache/export",
     "/v1/cache/import",
+    "/v1/quotas",
     // The same handler.
     "/v2/rerank",
+    "/score",
 ];
 
 /// Valid requests of each path.

@@ -8,6 +8,99 @@ use crate::scripts::{self, is_dense};
 /// Words of a question that are looked for.
 const MOST: usize = 256;
 
+/// Words that ask of no topic, as people begin with them: greetings, and what is said of documents whatever they are about.
+const GENERAL: &[&str] = &[
+    "hello",
+    "hey",
+    "hi",
+    "good",
+    "morning",
+    "afternoon",
+    "evening",
+    "thank",
+    "thanks",
+    "please",
+    "help",
+    "test",
+    "document",
+    "documents",
+    "file",
+    "files",
+    "folder",
+    "collection",
+    "corpus",
+    "text",
+    "texts",
+    "content",
+    "contents",
+    "topic",
+    "topics",
+    "summarise",
+    "summarize",
+    "summary",
+    "overview",
+    "list",
+    "show",
+    "tell",
+    "describe",
+    "hallo",
+    "guten",
+    "morgen",
+    "abend",
+    "tag",
+    "danke",
+    "bitte",
+    "hilfe",
+    "dokument",
+    "dokumente",
+    "dokumenten",
+    "datei",
+    "dateien",
+    "ordner",
+    "sammlung",
+    "inhalt",
+    "thema",
+    "themen",
+    "fasse",
+    "zusammen",
+    "zusammenfassung",
+    "überblick",
+    "zeig",
+    "liste",
+    "bonjour",
+    "salut",
+    "bonsoir",
+    "merci",
+    "aide",
+    "fichier",
+    "fichiers",
+    "dossier",
+    "contenu",
+    "sujet",
+    "sujets",
+    "résume",
+    "résumé",
+    "liste",
+    "montre",
+    "hola",
+    "buenos",
+    "días",
+    "gracias",
+    "ayuda",
+    "documento",
+    "documentos",
+    "archivo",
+    "archivos",
+    "carpeta",
+    "contenido",
+    "tema",
+    "temas",
+    "resume",
+    "resumen",
+    "lista",
+    "muestra",
+];
+
 /// Without small words and endings; of scripts without blanks pairs of neighbours.
 pub(super) struct Content(BTreeSet<String>);
 
@@ -26,8 +119,9 @@ impl Content {
         Self(words)
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether it asks of no topic: it has small words alone, greets, or wants to know what the documents are.
+    pub fn is_general(&self) -> bool {
+        self.0.iter().all(|word| GENERAL.iter().any(|general| stem(general) == word))
     }
 
     /// The share of them that a passage has. One of several alone may be there by chance: it counts for half.
@@ -75,6 +169,23 @@ mod tests {
         assert_eq!(share("1990", "19905"), 0.0);
         assert_eq!(share("", "A roof."), 0.0);
         assert_eq!(share("roof", ""), 0.0);
+    }
+
+    #[test]
+    fn what_asks_of_no_topic_is_known() {
+        for question in [
+            "",
+            "Hello!",
+            "What is all this about?",
+            "Which documents are there?",
+            "Fasse die Dokumente zusammen.",
+            "Bonjour, merci",
+        ] {
+            assert!(Content::of(question).is_general(), "{question}");
+        }
+        for question in ["Hello, who mends the roof?", "Which documents are about taxes?", "roof", "1990"] {
+            assert!(!Content::of(question).is_general(), "{question}");
+        }
     }
 
     #[test]
