@@ -1,9 +1,11 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
 mod account;
+mod admitting;
 mod arranging;
 mod blending;
 mod ending;
+mod judging;
 mod keep;
 mod modules;
 mod reading;
@@ -45,7 +47,7 @@ use crate::metering::Meter;
 use crate::nothing_found::NothingFound;
 use crate::plans::Plans;
 use crate::prompt::Task;
-use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut};
+use crate::question::{Context, InlineDocument, Input, Question, RootCut};
 use crate::quotas::Quotas;
 use crate::report::Blending;
 use crate::report::{RerankReport, ReuseReport, RoundReport, Ttft};
@@ -55,8 +57,7 @@ use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
 use crate::speculation::{Hold, Speculation, Times};
 use crate::stream::{AnswerStream, Opened};
-use crate::tenant::check_tenant;
-use crate::turns::{Place, Places, Turns};
+use crate::turns::{Places, Turns};
 use crate::worker::Supervised;
 
 /// A prompt that took more than so many times its own part of the passes shared them with others.
@@ -277,40 +278,6 @@ impl Pipeline {
 
     fn meter(&self, caller: Caller) -> Arc<Meter> {
         Arc::new(Meter::new(&self.quotas, caller))
-    }
-
-    fn admit(&self, question: &Question) -> Result<Place> {
-        question.sampling.validate()?;
-        check_tenant(&question.tenant)?;
-        if !(1..=MAX_ANSWERS).contains(&question.answers) {
-            let message = format!("{} answers; ask for 1 to {MAX_ANSWERS}", question.answers);
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        let vocabulary = self.engine.vocabulary();
-        if let Some((id, _)) = question.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= vocabulary) {
-            let message = format!("logit_bias names token {id}; the model's vocabulary has {vocabulary}");
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        if let Reuse::Ratio(ratio) = question.reuse
-            && !(0.0..=1.0).contains(&ratio)
-        {
-            return Err(Error::new(ErrorKind::InvalidInput, format!("ratio {ratio} must lie between 0.0 and 1.0")));
-        }
-        if let Input::Chat { messages, context: Some(_), .. } = &question.input
-            && messages.last().is_some_and(|message| message.role == "user" && message.content.trim().is_empty())
-        {
-            return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
-        }
-        if let Input::Chat { context: Some(context), .. } = &question.input {
-            context.check()?;
-        }
-        self.assembler.check_size(&question.input)?;
-        self.admission.take_many(question.caller, question.answers)
-    }
-
-    /// Whether a question of `caller` would be admitted now.
-    pub(crate) fn check_room(&self, caller: Caller) -> Result<()> {
-        self.admission.check_room(caller)
     }
 
     /// The documents that came with the question, as passages.

@@ -34,7 +34,7 @@ pub struct Args {
     /// Or a filter as JSON
     #[arg(long, value_name = "FILTER", value_parser = metadata::filter)]
     filter: Vec<Filter>,
-    /// How similar passages must be to the question: cosine similarity from -1 to 1, `auto`, or `off` [default: the setting's]
+    /// How similar passages must be to the question: cosine similarity from -1 to 1, auto, or off [default: the setting's]
     #[arg(long, value_name = "SIMILARITY", allow_hyphen_values = true)]
     min_similarity: Option<MinSimilarity>,
     /// What to do where no passage is about the question [default: the setting's]

@@ -35,8 +35,8 @@ pub struct Args {
     /// Or a filter as JSON
     #[arg(long, value_name = "FILTER", value_parser = metadata::filter)]
     filter: Vec<Filter>,
-    /// How similar passages must be to the query: cosine similarity from -1 to 1; `auto` leaves out none and says where none is about the query;
-    /// `off` [default: the setting's]
+    /// How similar passages must be to the query: cosine similarity from -1 to 1; auto leaves out none and says where none is about the query;
+    /// off [default: the setting's]
     #[arg(long, value_name = "SIMILARITY", allow_hyphen_values = true)]
     min_similarity: Option<MinSimilarity>,
     /// Take path:, folder:, file:, name:, after: and before: in the query for words, not for filters

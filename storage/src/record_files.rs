@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use crate::{Error, Result};
 
 const SUFFIX: &str = ".json";
+/// What most file systems give a file at the least.
+const BLOCK: u64 = 4096;
 /// Of a file that is being written. What a kill leaves of one was told to nobody.
 const UNFINISHED: &str = ".unfinished";
 
@@ -35,7 +37,7 @@ pub struct RecordFiles<T> {
 pub struct RecordFile {
     /// Its name in the folder.
     pub name: String,
-    /// Its size.
+    /// Its size on the disk, about: in whole blocks.
     pub bytes: u64,
     /// When it was written, in milliseconds since 1970.
     pub written_unix_ms: u64,
@@ -95,13 +97,28 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
     }
 
     fn names(&self) -> Result<Vec<String>> {
+        Ok(self.entries()?.into_iter().filter(|name| name.ends_with(SUFFIX)).collect())
+    }
+
+    fn entries(&self) -> Result<Vec<String>> {
         let failed = |error| self.failed("read what there is of", &self.folder, error);
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == Io::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(failed)?,
         };
-        let names = entries.map(|entry| Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()));
-        Ok(names.collect::<Result<Vec<_>>>()?.into_iter().filter(|name| name.ends_with(SUFFIX)).collect())
+        entries.map(|entry| Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    /// Removes what kills have left of records that were being written. Nobody may be writing one.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub fn clear_unfinished(&self) -> Result<()> {
+        for name in self.entries()?.into_iter().filter(|name| name.ends_with(UNFINISHED)) {
+            let path = self.folder.join(name);
+            gone(std::fs::remove_file(&path)).map_err(|error| self.failed("remove what is left of", &path, error))?;
+        }
+        Ok(())
     }
 
     /// All files, in no order. None of them is opened.
@@ -113,7 +130,11 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
         let file = |name: String| {
             let facts = std::fs::metadata(self.folder.join(&name)).ok()?;
             let written = facts.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-            Some(RecordFile { name, bytes: facts.len(), written_unix_ms: written.as_millis() as u64 })
+            Some(RecordFile {
+                name,
+                bytes: facts.len().next_multiple_of(BLOCK),
+                written_unix_ms: written.as_millis() as u64,
+            })
         };
         Ok(self.names()?.into_iter().filter_map(file).collect())
     }
@@ -147,7 +168,7 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
             let _ = std::fs::remove_file(&unfinished);
             self.failed("write", &path, error)
         })?;
-        Ok(bytes.len() as u64)
+        Ok((bytes.len() as u64).next_multiple_of(BLOCK))
     }
 
     /// Removes a record; whether it was there. Gone on return.

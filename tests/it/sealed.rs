@@ -90,6 +90,7 @@ async fn what_somebody_without_the_key_writes_is_computed_again() {
         assert_eq!(same, answer);
         assert!(tiers(&report).iter().all(|tier| *tier == "object"), "{report}");
         assert_eq!(store_status(&node).await["object"]["forged"], 0);
+        uploaded(&node).await;
         node.kill();
 
         keyed.tamper(tampering).await;

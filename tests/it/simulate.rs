@@ -80,7 +80,9 @@ fn many_nodes_stand_below_each_other_and_say_what_limits() {
     assert!(rows.iter().all(|row| row["questions"] == 20 && row["answered"].as_u64().unwrap() > 0), "{report}");
     let table = folder.run(&asked).succeeded().stdout;
     assert!(table.contains("random") && table.contains("limit"), "{table}");
-    folder.run(&["simulate", &load, "--routing", "hash"]).failed_with(&["--nodes"]);
+    // The argument parser's own words.
+    let refused = folder.run(&["simulate", &load, "--routing", "hash"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("--nodes"), "{refused:?}");
     folder.run(&["simulate", &load, "--nodes", "0"]).failed_with(&["4096"]);
     let trace = folder.write("trace.jsonl", TRACE).to_str().unwrap().to_owned();
     folder.run(&["simulate", &trace, "--nodes", "2", "--rate", "1"]).failed_with(&["trace.jsonl", "--rate"]);
@@ -89,16 +91,30 @@ fn many_nodes_stand_below_each_other_and_say_what_limits() {
 #[test]
 fn a_plan_names_machines_and_money() {
     let folder = Folder::new();
-    let asked = ["plan", "--documents", "50", "--questions", "0.1", "--machine", "g6.xlarge", "--ttft", "20000"];
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/ops/demo-model/checkpoint");
+    let asked = [
+        "plan",
+        "--documents",
+        "50",
+        "--questions",
+        "0.1",
+        "--machine",
+        "g6.xlarge",
+        "--ttft",
+        "20000",
+        "--model",
+        model,
+    ];
     let report = folder.json(&[&asked[..], &["--json"]].concat());
     let best = &report["machines"][0];
     assert!(best["nodes"].as_u64().unwrap() >= 2, "one is spare: {report}");
     assert!(best["money"]["total"].as_f64().unwrap() > best["money"]["nodes"].as_f64().unwrap(), "{report}");
     let table = folder.run(&asked).succeeded().stdout;
     assert!(table.contains("cheapest: ") && table.contains("on demand"), "{table}");
-    folder.run(&["plan", "--machine", "abacus"]).failed_with(&["abacus", "g6.xlarge"]);
-    folder.run(&["plan", "--documents", "nowhere"]).failed_with(&["nowhere"]);
+    folder.run(&["plan", "--machine", "abacus", "--model", model]).failed_with(&["abacus", "g6.xlarge"]);
+    folder.run(&["plan", "--documents", "nowhere", "--model", model]).failed_with(&["nowhere"]);
+    folder.run(&["plan", "--documents", "50"]).failed_with(&["demo", "config.json"]);
     let offers = folder.run(&["plan", "--print-offers"]).succeeded().stdout;
     let file = folder.write("own.toml", offers.replace("hour = 1.006", "hour = \"dear\"")).to_str().unwrap().to_owned();
-    folder.run(&["plan", "--offers", &file]).failed_with(&["own.toml", "hour"]);
+    folder.run(&["plan", "--offers", &file, "--model", model]).failed_with(&["own.toml", "hour"]);
 }

@@ -157,7 +157,7 @@ assert.equal((await warmed).status(), 200);
 // Uploads go on, and what became of them is there when one is back, once.
 await go("Collections");
 await page.getByLabel("Into the collection").fill("five");
-held = await hold("PUT", "**/files/late.md");
+held = await hold("PUT", "**/files/late.md*");
 await page.getByLabel("Choose files").setInputFiles([file("late.md", "It came late."), file("later.exe", "MZ")]);
 await held.came;
 await go("Keys");

@@ -119,7 +119,7 @@ await upload.click();
 await line("late.md: not added: it changed, or went, after it was chosen. Choose it again.");
 
 // A service that is away is another thing.
-await page.route("**/files/alone.md", (route) => route.abort());
+await page.route("**/files/alone.md*", (route) => route.abort());
 await files.setInputFiles(file("alone.md", "Nobody hears."));
 await line("alone.md: not added: The service does not answer. Is it still running?");
 

@@ -21,17 +21,18 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How often what is too old is looked for.
 const LOOK: Duration = Duration::from_secs(3600);
-/// Answers before one, and bytes of a conversation: far more than any model reads.
+/// Answers before one, and bytes of all that is read for an answer, or of a conversation: more than models read, and what many requests may have in
+/// memory at once.
 const MOST_TURNS: usize = 4096;
-const MOST_BYTES: usize = 16 << 20;
+const MOST_BYTES: usize = 1 << 20;
 
 /// An answer that its client may refer to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredResponse {
     pub tenant: String,
     pub id: String,
-    /// The full name of the collection that it was answered from.
-    pub collection: Option<String>,
+    /// The full names of the collections that it, and what it goes on from, was answered from.
+    pub collections: BTreeSet<String>,
     /// The answer that it goes on from.
     pub previous: Option<String>,
     pub conversation: Option<String>,
@@ -60,6 +61,15 @@ pub struct StoredConversation {
     pub items: Vec<Value>,
 }
 
+/// A conversation without its items.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConversationHead {
+    pub id: String,
+    pub created_unix_ms: u64,
+    pub metadata: Map<String, Value>,
+    pub collections: BTreeSet<String>,
+}
+
 /// The answers and conversations of a data folder. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Conversations(Arc<Inner>);
@@ -70,6 +80,8 @@ struct Inner {
     bounds: Bounds,
     responses: RecordFiles<StoredResponse>,
     conversations: RecordFiles<StoredConversation>,
+    /// The same files.
+    heads: RecordFiles<ConversationHead>,
     /// Of both, as of the last look and what was written since.
     bytes: AtomicU64,
     /// One change of a conversation at a time.
@@ -77,16 +89,24 @@ struct Inner {
 }
 
 impl Conversations {
-    /// Those of the data folder `data`, which stay for `days` after they changed last, within `most_bytes` altogether.
+    /// Those of the data folder `data`, which stay for `days` after they changed last, within `most_bytes` altogether. What a kill has left is
+    /// removed.
     pub fn new(data: &Path, days: u64, most_bytes: u64, env: Env) -> Self {
-        Self(Arc::new(Inner {
+        let conversations = data.join("conversations");
+        let inner = Inner {
             env,
             bounds: Bounds { most_bytes, most_age_ms: days.saturating_mul(86_400_000) },
             responses: RecordFiles::new(data.join("responses"), "response"),
-            conversations: RecordFiles::new(data.join("conversations"), "conversation"),
+            conversations: RecordFiles::new(conversations.clone(), "conversation"),
+            heads: RecordFiles::new(conversations, "conversation"),
             bytes: AtomicU64::new(0),
             changing: NamedLocks::default(),
-        }))
+        };
+        let cleared = inner.responses.clear_unfinished().and_then(|()| inner.conversations.clear_unfinished());
+        if let Err(error) = cleared {
+            tracing::warn!(%error, "what a kill has left of responses cannot be removed; it is tried again at the next start");
+        }
+        Self(Arc::new(inner))
     }
 
     /// Whether anything is kept at all.
@@ -125,13 +145,16 @@ impl Conversations {
     pub async fn chain(&self, tenant: &str, id: &str) -> Result<Option<Vec<StoredResponse>>> {
         let (tenant, id) = (tenant.to_owned(), id.to_owned());
         self.blocking(move |inner| {
-            let (mut chain, mut next) = (Vec::new(), Some(id));
+            let (mut chain, mut next, mut bytes) = (Vec::new(), Some(id), 0);
             while let Some(id) = next {
-                if chain.len() == MOST_TURNS {
-                    let message = format!("there are {MOST_TURNS} answers before this one; begin anew");
+                let Some(found) = inner.responses.read(&row(&tenant, &id))? else { return Ok(None) };
+                bytes += found.items().map(size).sum::<usize>();
+                if chain.len() == MOST_TURNS || bytes > MOST_BYTES {
+                    let message = format!(
+                        "what was said before is more than {MOST_TURNS} answers, or than {MOST_BYTES} bytes; begin anew"
+                    );
                     return Err(Error::new(ErrorKind::InvalidInput, message));
                 }
-                let Some(found) = inner.responses.read(&row(&tenant, &id))? else { return Ok(None) };
                 next = found.previous.clone();
                 chain.push(found);
             }
@@ -146,6 +169,8 @@ impl Conversations {
     /// # Errors
     /// `NotFound` where its conversation is gone. As the disk says.
     pub async fn keep(&self, response: StoredResponse) -> Result<()> {
+        check_size(response.items())?;
+        check_readable(&response)?;
         let kept = response.clone();
         let write = move |inner: &Inner| {
             let written = inner.responses.write(&row(&kept.tenant, &kept.id), &kept)?;
@@ -155,7 +180,7 @@ impl Conversations {
         let Some(conversation) = &response.conversation else { return Ok(()) };
         let appended = self.change(&response.tenant, conversation, |kept| {
             kept.items.extend(response.items().cloned());
-            kept.collections.extend(response.collection.clone());
+            kept.collections.extend(response.collections.iter().cloned());
         });
         let refused = match appended.await {
             Ok(Some(_)) => return Ok(()),
@@ -179,9 +204,9 @@ impl Conversations {
     ///
     /// # Errors
     /// As the disk says.
-    pub async fn list(&self, tenant: &str) -> Result<Vec<StoredConversation>> {
+    pub async fn list(&self, tenant: &str) -> Result<Vec<ConversationHead>> {
         let tenant = tenant.to_owned();
-        let mut all = self.blocking(move |inner| inner.conversations.read_all(Some(&tenant))).await?;
+        let mut all = self.blocking(move |inner| inner.heads.read_all(Some(&tenant))).await?;
         all.sort_by(|a, b| (b.created_unix_ms, &b.id).cmp(&(a.created_unix_ms, &a.id)));
         Ok(all)
     }
@@ -257,14 +282,8 @@ impl Conversations {
 
 impl Inner {
     fn write_conversation(&self, record: &StoredConversation) -> Result<()> {
-        let bytes: usize = record.items.iter().map(|item| item.to_string().len()).sum();
-        if bytes > MOST_BYTES {
-            let message = format!(
-                "conversation `{}` would have {bytes} bytes, and {MOST_BYTES} are the most; begin another",
-                record.id
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
+        check_size(record.items.iter())?;
+        check_readable(record)?;
         let written = self.conversations.write(&row(&record.tenant, &record.id), record)?;
         self.has_written(written)
     }
@@ -297,6 +316,28 @@ impl Inner {
     }
 }
 
+fn size(item: &Value) -> usize {
+    item.to_string().len()
+}
+
+fn check_size<'a>(items: impl Iterator<Item = &'a Value>) -> Result<()> {
+    let bytes: usize = items.map(size).sum();
+    if bytes > MOST_BYTES {
+        let message =
+            format!("its items would have {bytes} bytes, and {MOST_BYTES} are the most that are kept; begin another");
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
+/// Whether a record can be read again: one is nested deeper than its request was, and there is a bound on that.
+fn check_readable(record: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_vec(record).map_err(|error| Error::internal(error.to_string()))?;
+    serde_json::from_slice::<Value>(&text).map(drop).map_err(|error| {
+        Error::invalid_input(format!("it is nested too deeply to be kept ({error}); send `\"store\": false`"))
+    })
+}
+
 /// A new id of a kind of thing, such as `msg`.
 pub fn id(env: &Env, kind: &str) -> String {
     format!("{kind}_{:016x}{:016x}", env.random_u64(), env.random_u64())
@@ -312,7 +353,7 @@ mod tests {
         StoredResponse {
             tenant: "acme".into(),
             id: id.into(),
-            collection: Some("acme/house".into()),
+            collections: ["acme/house".to_owned()].into(),
             previous: previous.map(str::to_owned),
             conversation: conversation.map(str::to_owned),
             input: vec![json!({ "role": "user", "content": format!("asks {id}") })],
@@ -349,7 +390,8 @@ mod tests {
         one.and(other).unwrap();
         let grown = kept.conversation("acme", &begun.id).await.unwrap().unwrap();
         assert_eq!((grown.items.len(), grown.collections.len()), (4, 1), "no turn is lost");
-        assert_eq!(kept.list("acme").await.unwrap(), [grown]);
+        let heads = kept.list("acme").await.unwrap();
+        assert_eq!((heads.len(), &heads[0].id), (1, &grown.id));
         assert!(kept.list("").await.unwrap().is_empty());
         assert!(kept.remove("acme", &begun.id).await.unwrap());
         let error = kept.keep(response("c", None, Some(&begun.id))).await.unwrap_err();
@@ -359,14 +401,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_cannot_be_read_again_is_not_written_and_what_a_kill_leaves_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
+        let mut deep = response("deep", None, None);
+        deep.response["text"] = (0..126).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(open().keep(deep).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        open().keep(response("a", None, None)).await.unwrap();
+        let left = dir.path().join("responses/x.json.unfinished");
+        std::fs::write(&left, "secret").unwrap();
+        open();
+        assert!(!left.exists());
+        assert!(open().response("acme", "a").await.unwrap().is_some());
+    }
+
+    #[tokio::test]
     async fn the_oldest_leave_where_there_is_no_room() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Conversations::new(dir.path(), 30, 4_000, Env::seeded(1, 5_000));
+        let kept = Conversations::new(dir.path(), 30, 40_960, Env::seeded(1, 5_000));
         for number in 0..100 {
             kept.keep(response(&number.to_string(), None, None)).await.unwrap();
         }
         let files = std::fs::read_dir(dir.path().join("responses")).unwrap();
-        let bytes: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
-        assert!((1..=4_000).contains(&bytes), "{bytes}");
+        assert_eq!(files.count(), 10, "a block each");
     }
 }

@@ -6,6 +6,7 @@ use super::hijack_tests::open;
 use super::tests::{close, question};
 use super::*;
 use crate::entries::EntryFilter;
+use crate::question::Reuse;
 use crate::ragstone::Ragstone;
 use crate::report::{Answer, ArrangementReport, KvSource};
 

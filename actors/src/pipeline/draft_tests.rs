@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::tests::{EVENING_UNIX_MS, answer, close, open, open_with, question};
 use super::*;
 use crate::prompt::PromptDate;
+use crate::question::Reuse;
 use crate::ragstone::Ragstone;
 use crate::report::{Answer, Event, FinishReason};
 

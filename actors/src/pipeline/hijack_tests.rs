@@ -22,6 +22,7 @@ use super::*;
 use crate::folders::Folders;
 use crate::fusion::LayerLoads;
 use crate::prefill::{FreshSegment, Prompt, Rule, Selection, prefill};
+use crate::question::Reuse;
 use crate::ragstone::Ragstone;
 use crate::report::Answer;
 

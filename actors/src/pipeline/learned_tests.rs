@@ -15,6 +15,7 @@ use super::pml_tests::{PROMPT, Reference, SCHEMA, ask, bits, furthest, input, mo
 use super::tests::{EVENING_UNIX_MS, answer, close, open_model, question, write_demo};
 use super::*;
 use crate::calibration::Calibrate;
+use crate::question::Reuse;
 use crate::ragstone::Ragstone;
 use crate::report::Answer;
 

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::tests::{close, open_with, question};
 use super::*;
 use crate::prefill::Rule;
+use crate::question::Reuse;
 use crate::ragstone::Ragstone;
 use crate::report::{Answer, TokenAccount};
 use ragstone_pml::{Block, Layout, Part, PlacedFrom, Prompt, Schema, select};

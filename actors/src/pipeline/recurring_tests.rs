@@ -3,6 +3,7 @@
 use super::hijack_tests::{ask, open, seen};
 use super::tests::close;
 use super::*;
+use crate::question::Reuse;
 
 const PASSAGES: [(&str, &str); 3] = [
     ("Calnix Bakery", "Calnix Bakery makes candles. The founder of Calnix Bakery is Mira Dorman."),

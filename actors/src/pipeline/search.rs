@@ -9,6 +9,7 @@ use ragstone_env::Stopwatch;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::Instrument;
 
+use super::judging::judge;
 use super::{Asking, Found, Passage, Pipeline, Prefilled, Reached};
 use crate::citation::Citation;
 use crate::deadline::remaining;
@@ -115,7 +116,7 @@ impl Pipeline {
         given: usize,
     ) -> Option<NothingFound> {
         let settings = (self.min_similarity(context), self.settings.on_nothing_found);
-        let nothing = NothingFound::of((&asking.question, context), found, settings, given)?;
+        let nothing = judge((&asking.question, context), found, settings, given)?;
         metrics::counter!("ragstone_nothing_found_total", "answered" => nothing.answered.name()).increment(1);
         Some(nothing)
     }

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::folders::Folders;
 use crate::prompt::PromptDate;
+use crate::question::Reuse;
 use crate::ragstone::Ragstone;
 use crate::report::{Answer, Event, TokenAccount};
 

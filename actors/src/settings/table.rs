@@ -199,7 +199,7 @@ pub const TABLE: &[Definition] = &[
         "on_nothing_found",
         "What is done with a question about which nothing was found. `say`: it is said that the documents have nothing, and no model is asked; \
          later questions of a conversation, forms and tools are answered as usual. `answer`: the model answers without passages, behind a note. \
-         `as_usual`: over the nearest passages.",
+         `as_usual`: over the nearest passages, and the report says that they are not about it.",
     ),
     setting("embed_query_prompt", "What the embedding model reads before a question.").by_default("the model's own"),
     setting("embed_passage_prompt", "What the embedding model reads before a passage.").by_default("the model's own"),

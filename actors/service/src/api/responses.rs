@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::ListObject;
 use super::chat::{AnswerExtension, Extension};
-use crate::conversations::StoredConversation;
+use crate::conversations::{ConversationHead, StoredConversation};
 
 /// What to answer. Other fields are ignored, and named in the header `x-ragstone-ignored`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -179,6 +179,17 @@ impl From<&StoredConversation> for Conversation {
             object: "conversation".to_owned(),
             created_at: stored.created_unix_ms / 1000,
             metadata: stored.metadata.clone(),
+        }
+    }
+}
+
+impl From<&ConversationHead> for Conversation {
+    fn from(head: &ConversationHead) -> Self {
+        Self {
+            id: head.id.clone(),
+            object: "conversation".to_owned(),
+            created_at: head.created_unix_ms / 1000,
+            metadata: head.metadata.clone(),
         }
     }
 }

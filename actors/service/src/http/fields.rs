@@ -2,8 +2,8 @@
 
 mod of_struct;
 
+use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderName, HeaderValue};
-use actix_web::{HttpResponse, ResponseError};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -168,7 +168,8 @@ impl Ignored {
 
     /// The response, with a header that names them, also where it is an error's.
     pub fn note(&self, answered: Answered) -> HttpResponse {
-        let mut response = answered.unwrap_or_else(|error| error.error_response());
+        // With the error in it: a tenant is told less of some.
+        let mut response = answered.unwrap_or_else(HttpResponse::from_error);
         if let Ok(value) = HeaderValue::from_str(&self.0.join(", "))
             && !value.is_empty()
         {

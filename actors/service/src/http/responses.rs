@@ -19,6 +19,7 @@ use super::fields::Fields;
 use crate::error::{Error, Result};
 use crate::http::error::{Answered, Refusal};
 use crate::http::state::{State, caller};
+use crate::lanes::Work;
 
 /// What this endpoint takes.
 const TAKEN: &[&str] = &[
@@ -66,7 +67,10 @@ pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Inc
     fields.ignore(HINTS);
     let asked = async {
         let input = kept::input(&mut fields)?;
+        // What is read again takes memory.
+        let place = state.place(&request, Work::Look).await?;
         let before = Before::take(&mut fields, &input, &opened.conversations, &request).await?;
+        drop(place);
         translate(fields, before, input)
     };
     let answered = match asked.await {

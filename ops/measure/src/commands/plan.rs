@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use figment::Figment;
 use figment::providers::{Format, Toml};
 use ragstone_kernels::config::ModelConfig;
+use ragstone_models::hub::{self, HubId};
 use ragstone_service::config::Config;
 use ragstone_storage::cost::CostGrid;
 use ragstone_storage::policy::PolicyKind;
@@ -105,14 +106,15 @@ pub fn offers(file: Option<&Path>) -> Result<Offers> {
 /// The shape of a model's folder, or of a `config.json`; where none is named, one that stands in.
 fn shape(model: Option<&str>) -> Result<ModelShape> {
     let Some(model) = model else { return Ok(ModelShape::stand_in()) };
-    let path = Path::new(model);
+    let here = HubId::parse(model).and_then(|id| hub::cached(&id));
+    let path = here.as_deref().unwrap_or(Path::new(model));
     let config = if path.is_dir() {
         ModelConfig::from_folder(path)?
     } else if path.is_file() && path.extension().is_some_and(|extension| extension == "json") {
         ModelConfig::from_json(&read(path)?).map_err(|error| Error::invalid_input(format!("{model}: {error}")))?
     } else {
         return Err(Error::invalid_input(format!(
-            "--model {model}: a plan wants a folder with config.json, or that file; `ragstone models fetch {model}` brings one"
+            "model {model}: a plan wants a folder with config.json, that file, or the id of a model that `ragstone models fetch` has brought"
         )));
     };
     Ok(ModelShape::of(model, &config))

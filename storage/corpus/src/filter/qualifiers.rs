@@ -137,6 +137,18 @@ fn condition(kind: Kind, name: &str, value: &str) -> Result<Value> {
     })
 }
 
+/// The days of a month, in the Gregorian calendar. Of what is no month, as many as any has.
+fn days(parts: &[&str]) -> u32 {
+    let number = |at: usize| parts.get(at).and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
+    let (year, month) = (number(0), number(1));
+    match month {
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
 /// A date as ISO 8601 writes it, or the beginning of one: texts in the order of time.
 fn date<'a>(name: &str, value: &'a str) -> Result<&'a str> {
     let day = value.split_once('T').map_or(value, |(day, _)| day);
@@ -148,8 +160,10 @@ fn date<'a>(name: &str, value: &'a str) -> Result<&'a str> {
                 && part.parse().is_ok_and(|number| range.contains(&number))
         })
     };
-    let is_day =
-        (1..=3).contains(&parts.len()) && number(0, 4, 1..=9999) && number(1, 2, 1..=12) && number(2, 2, 1..=31);
+    let is_day = (1..=3).contains(&parts.len())
+        && number(0, 4, 1..=9999)
+        && number(1, 2, 1..=12)
+        && number(2, 2, 1..=days(&parts));
     let is_time = value.len() == day.len() || (parts.len() == 3 && is_time(&value[day.len() + 1..]));
     if is_day && is_time {
         return Ok(value);
@@ -277,6 +291,8 @@ mod tests {
         for (query, words) in [
             ("after:soon x", "`after:soon` has no date"),
             ("before:2025-13 x", "has no date"),
+            ("after:2025-02-29 x", "has no date"),
+            ("after:2025-04-31 x", "has no date"),
             ("before:25-01-01 x", "has no date"),
             ("after:2025-01-01T9 x", "has no date"),
             ("after:٢٠٢٥ x", "has no date"),

@@ -290,9 +290,9 @@ impl Outcome {
 }
 
 /// Where more nodes for more questions stop to help: the first of these outcomes, by nodes, that answers less than nine tenths of what it is asked, or less
-/// than nine tenths of what the first one answers a node.
+/// than nine tenths of what the first one answers of what it is asked a second.
 pub fn stops_scaling(outcomes: &[Outcome]) -> Option<&Outcome> {
-    let each = |at: &Outcome| at.answered_per_s / at.nodes as f64;
+    let each = |at: &Outcome| (at.answered_per_s / at.asked_per_s).min(1.0);
     let first = outcomes.first().map(each)?;
     let asks_more = outcomes.windows(2).any(|pair| pair[1].asked_per_s > 1.5 * pair[0].asked_per_s);
     let answers = |at: &Outcome| at.answered as f64 / at.questions.max(1) as f64;

@@ -66,7 +66,7 @@ function limiting() {
     }
   };
   return h("form", { onsubmit: set },
-    h("div", { class: "row" }, field("Tenant", tenant), field("Quota", name), field("Limit, or bytes of a share", limit), h("button", {}, "Set it")), told);
+    h("div", { class: "row" }, field("Tenant of the quota", tenant), field("Quota", name), field("Limit, or bytes of a share", limit), h("button", {}, "Set it")), told);
 }
 
 function revocation(view, name) {

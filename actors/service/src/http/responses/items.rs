@@ -81,8 +81,23 @@ fn text_part(part: Value) -> Value {
     }
 }
 
-/// An item as it is listed: with its type, a status, an id, and its text in parts. `id` makes one of a kind.
+/// What is kept of an item, and of a part of its content.
+const KEPT: &[&str] = &["type", "id", "status", "role", "content", "call_id", "name", "arguments", "output", "summary"];
+const KEPT_OF_PARTS: &[&str] = &["type", "text"];
+
+/// An item as it is listed: with its type, a status, an id, and its text in parts. Fields that mean nothing here are left out. `id` makes one of a
+/// kind.
 pub fn identified(mut item: Value, id: impl Fn(&str) -> String) -> Value {
+    if let Value::Object(fields) = &mut item {
+        fields.retain(|name, _| KEPT.contains(&name.as_str()));
+        for name in ["content", "output", "summary"] {
+            for part in fields.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten() {
+                if let Value::Object(part) = part {
+                    part.retain(|name, _| KEPT_OF_PARTS.contains(&name.as_str()));
+                }
+            }
+        }
+    }
     let kind = item["type"].as_str().unwrap_or("message").to_owned();
     let prefix = match kind.as_str() {
         "function_call" => "fc",
@@ -121,6 +136,9 @@ mod tests {
                 "type": "message",
             })
         );
+        let junk =
+            json!({ "role": "user", "content": [{ "type": "input_text", "text": "Hi", "x": [0] }], "junk": [[0]] });
+        assert_eq!(made(junk), made(json!({ "role": "user", "content": "Hi" })));
         let call = json!({ "type": "function_call", "id": "own", "call_id": "c", "name": "f", "arguments": "{}" });
         assert_eq!(made(call.clone())["id"], "own");
         assert_eq!(made(json!({ "role": "assistant", "content": "Yes" }))["content"][0]["type"], "output_text");

@@ -1,5 +1,7 @@
 //! What a response stands on of what was said before, and how it is kept for those after it: `store`, `previous_response_id`, `conversation`.
 
+use std::collections::BTreeSet;
+
 use actix_web::HttpRequest;
 use serde_json::{Map, Value, json};
 
@@ -88,6 +90,10 @@ impl Before {
             let message = "`previous_response_id` and `conversation` both say what came before; leave one out";
             return Err(Error::invalid_field("previous_response_id", message));
         }
+        if conversation.is_some() && store == Some(false) {
+            let message = "a turn of a conversation is appended to it; leave `store` out, or `conversation`";
+            return Err(Error::invalid_field("store", message));
+        }
         let stores = store.unwrap_or(true) && conversations.keeps();
         let is_asked = store == Some(true) || conversation.is_some();
         if is_asked && !conversations.keeps() {
@@ -95,16 +101,19 @@ impl Before {
             let message = format!("`{field}` is not supported here, as the setting responses_days is 0; leave it out");
             return Err(Error::invalid_field(field, message));
         }
-        let items = match (&previous, &conversation) {
+        let (items, mut collections) = match (&previous, &conversation) {
             (Some(id), _) => chain(conversations, &visitor, &tenant, id).await?,
             (_, Some(id)) => {
-                conversation_of(conversations, &visitor, &tenant, id)
-                    .await
-                    .map_err(|error| Error::of_field(error.kind(), "conversation", error.to_string()))?
-                    .items
+                let found = conversation_of(conversations, &visitor, &tenant, id).await;
+                let found = found.map_err(|error| match error.kind() {
+                    ErrorKind::NotFound => Error::of_field(error.kind(), "conversation", error.to_string()),
+                    _ => error,
+                })?;
+                (found.items, found.collections)
             }
-            (None, None) => Vec::new(),
+            (None, None) => (Vec::new(), BTreeSet::new()),
         };
+        collections.extend(collection);
         let echo = Map::from_iter([
             ("store".to_owned(), stores.into()),
             ("previous_response_id".to_owned(), previous.clone().into()),
@@ -115,7 +124,7 @@ impl Before {
         let record = StoredResponse {
             tenant,
             id: String::new(),
-            collection,
+            collections,
             previous,
             conversation,
             input,
@@ -126,10 +135,15 @@ impl Before {
     }
 }
 
-/// The items of an answer and of those before it.
-async fn chain(conversations: &Conversations, visitor: &Visitor, tenant: &str, id: &str) -> Result<Vec<Value>> {
+/// The items of an answer and of those before it, and the collections that they are from.
+async fn chain(
+    conversations: &Conversations,
+    visitor: &Visitor,
+    tenant: &str,
+    id: &str,
+) -> Result<(Vec<Value>, BTreeSet<String>)> {
     let found = conversations.chain(tenant, id).await?;
-    let may_read = |response: &StoredResponse| may_read(visitor, &response.collection);
+    let may_read = |response: &StoredResponse| may_read(visitor, &response.collections);
     let Some(chain) = found.filter(|chain| chain.iter().all(may_read)) else {
         let message = format!(
             "response `{}` is not stored here, or one before it is not: they are kept for as long as the setting responses_days says",
@@ -137,7 +151,8 @@ async fn chain(conversations: &Conversations, visitor: &Visitor, tenant: &str, i
         );
         return Err(Error::invalid_field("previous_response_id", message));
     };
-    Ok(chain.iter().flat_map(StoredResponse::items).cloned().collect())
+    let collections = chain.iter().flat_map(|response| response.collections.iter().cloned()).collect();
+    Ok((chain.iter().flat_map(StoredResponse::items).cloned().collect(), collections))
 }
 
 /// Whether what came from these collections may be read.

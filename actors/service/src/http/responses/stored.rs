@@ -10,13 +10,14 @@ use crate::api::responses::{
     AddItems, BeginConversation, ChangeConversation, Conversation, DeletedResponse, ItemList, ItemsQuery, Order,
 };
 use crate::conversations::{Conversations, StoredConversation, StoredResponse};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
 use crate::http::resource;
 use crate::http::state::State;
+use crate::lanes::{InLane, Work};
 
 /// Items of one page of a list, at the most and where nothing is said, as OpenAI's.
 const MOST_LISTED: usize = 100;
@@ -52,8 +53,9 @@ pub fn paths(config: &mut ServiceConfig) {
         ));
 }
 
-/// Who asks, for what of which tenant's.
+/// Who asks, for what of which tenant's. Others wait for its place: what is read takes memory.
 struct Asker {
+    _place: InLane,
     conversations: Conversations,
     visitor: Visitor,
     tenant: String,
@@ -61,17 +63,19 @@ struct Asker {
 }
 
 impl Asker {
-    fn of(state: &State, request: &HttpRequest) -> Result<Self> {
+    async fn of(state: &State, request: &HttpRequest) -> Result<Self> {
         let query = web::Query::<ItemsQuery>::from_query(request.query_string());
         let query = query.map_err(|error| Error::invalid_input(format!("query: {error}")))?.into_inner();
         let visitor = Visitor::of(request)?;
         let tenant = visitor.tenant(query.tenant.clone(), "tenant")?;
-        Ok(Self { conversations: state.opened()?.conversations.clone(), visitor, tenant, query })
+        let conversations = state.opened()?.conversations.clone();
+        let place = state.place(request, Work::Look).await?;
+        Ok(Self { _place: place, conversations, visitor, tenant, query })
     }
 
     async fn response(&self, id: &str) -> Result<StoredResponse> {
         let found = self.conversations.response(&self.tenant, id).await?;
-        found.filter(|found| may_read(&self.visitor, &found.collection)).ok_or_else(|| no_such("response", id))
+        found.filter(|found| may_read(&self.visitor, &found.collections)).ok_or_else(|| no_such("response", id))
     }
 
     async fn conversation(&self, id: &str) -> Result<StoredConversation> {
@@ -102,32 +106,37 @@ impl Asker {
 }
 
 async fn response(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
-    Ok(HttpResponse::Ok().json(Asker::of(&state, &request)?.response(&id).await?.response))
+    Ok(HttpResponse::Ok().json(Asker::of(&state, &request).await?.response(&id).await?.response))
 }
 
 async fn delete_response(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
-    let asker = Asker::of(&state, &request)?;
-    asker.response(&id).await?;
+    let asker = Asker::of(&state, &request).await?;
+    unless_damaged(asker.response(&id).await.map(drop))?;
     asker.conversations.remove_response(&asker.tenant, &id).await?;
     let object = "response".to_owned();
     Ok(HttpResponse::Ok().json(DeletedResponse { id: id.into_inner(), object, deleted: true }))
 }
 
+/// What cannot be read can be deleted: who knows its id is whose it is.
+fn unless_damaged(found: Result<()>) -> Result<()> {
+    found.or_else(|error| if error.kind() == ErrorKind::Corrupt { Ok(()) } else { Err(error) })
+}
+
 async fn input_items(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
-    let asker = Asker::of(&state, &request)?;
+    let asker = Asker::of(&state, &request).await?;
     let input = asker.response(&id).await?.input;
     Ok(HttpResponse::Ok().json(asker.page(input)?))
 }
 
 /// Answers are made while their request waits: none can be cancelled by another request.
 async fn cancel(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
-    Asker::of(&state, &request)?.response(&id).await?;
+    Asker::of(&state, &request).await?.response(&id).await?;
     Err(Error::invalid_input("only responses in the background can be cancelled, and there are none here").into())
 }
 
 /// A tenant's conversations, which OpenAI's API does not have.
 async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
-    let asker = Asker::of(&state, &request)?;
+    let asker = Asker::of(&state, &request).await?;
     let all = asker.conversations.list(&asker.tenant).await?;
     let readable = all.iter().rev().filter(|found| may_read(&asker.visitor, &found.collections));
     let rows = readable.map(|found| serde_json::to_value(Conversation::from(found)).unwrap_or_default()).collect();
@@ -136,7 +145,7 @@ async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
 
 async fn begin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let BeginConversation { items, metadata: given } = Fields::whole(incoming).await?;
-    let asker = Asker::of(&state, &request)?;
+    let asker = Asker::of(&state, &request).await?;
     if !asker.conversations.keeps() {
         let message = "conversations are not stored here, as the setting responses_days is 0";
         return Err(Error::invalid_input(message).into());
@@ -156,14 +165,14 @@ fn checked(items: Vec<Value>, conversations: &Conversations) -> Result<Vec<Value
 }
 
 async fn conversation(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
-    let found = Asker::of(&state, &request)?.conversation(&id).await?;
+    let found = Asker::of(&state, &request).await?.conversation(&id).await?;
     Ok(HttpResponse::Ok().json(Conversation::from(&found)))
 }
 
 async fn change(state: web::Data<State>, request: HttpRequest, id: web::Path<String>, incoming: Incoming) -> Answered {
     let ChangeConversation { metadata: given } = Fields::whole(incoming).await?;
     let given: Map<String, Value> = metadata(Some(given))?;
-    let asker = Asker::of(&state, &request)?;
+    let asker = Asker::of(&state, &request).await?;
     asker.conversation(&id).await?;
     let changed = asker.conversations.change(&asker.tenant, &id, |kept| kept.metadata = given).await?;
     let changed = changed.ok_or_else(|| no_such("conversation", &id))?;
@@ -171,15 +180,15 @@ async fn change(state: web::Data<State>, request: HttpRequest, id: web::Path<Str
 }
 
 async fn delete(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
-    let asker = Asker::of(&state, &request)?;
-    asker.conversation(&id).await?;
+    let asker = Asker::of(&state, &request).await?;
+    unless_damaged(asker.conversation(&id).await.map(drop))?;
     asker.conversations.remove(&asker.tenant, &id).await?;
     let object = "conversation.deleted".to_owned();
     Ok(HttpResponse::Ok().json(DeletedResponse { id: id.into_inner(), object, deleted: true }))
 }
 
 async fn items(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
-    let asker = Asker::of(&state, &request)?;
+    let asker = Asker::of(&state, &request).await?;
     let items = asker.conversation(&id).await?.items;
     Ok(HttpResponse::Ok().json(asker.page(items)?))
 }
@@ -191,7 +200,7 @@ async fn add_items(
     incoming: Incoming,
 ) -> Answered {
     let AddItems { items } = Fields::whole(incoming).await?;
-    let asker = Asker::of(&state, &request)?;
+    let asker = Asker::of(&state, &request).await?;
     asker.conversation(&id).await?;
     let items = checked(items, &asker.conversations)?;
     let added = items.clone();
@@ -202,14 +211,14 @@ async fn add_items(
 
 async fn item(state: web::Data<State>, request: HttpRequest, path: web::Path<(String, String)>) -> Answered {
     let (id, wanted) = path.into_inner();
-    let found = Asker::of(&state, &request)?.conversation(&id).await?;
+    let found = Asker::of(&state, &request).await?.conversation(&id).await?;
     let item = found.items.into_iter().find(|item| item["id"] == wanted.as_str());
     Ok(HttpResponse::Ok().json(item.ok_or_else(|| no_such("item", &wanted))?))
 }
 
 async fn delete_item(state: web::Data<State>, request: HttpRequest, path: web::Path<(String, String)>) -> Answered {
     let (id, unwanted) = path.into_inner();
-    let asker = Asker::of(&state, &request)?;
+    let asker = Asker::of(&state, &request).await?;
     asker.conversation(&id).await?;
     let mut was_there = false;
     let remove = |kept: &mut StoredConversation| {

@@ -55,7 +55,7 @@ fn ask() -> Tool {
         "on_nothing_found": {
             "enum": ["say", "answer", "as_usual"],
             "description": "Where no passage is about the question: say so without the model, let the model answer without passages, or answer \
-                from the nearest ones. The service's setting (say) where left out.",
+                from the nearest ones. The service's setting (as_usual) where left out.",
         },
         "filter": filter(),
     });
