@@ -202,13 +202,16 @@ async fn note(client: &Client) -> String {
 
 fn print(ending: &Ending, collection: &str) -> Result<()> {
     let mut out = String::from("\n");
-    if let Some(nothing) = &ending.report.nothing_found {
+    // Over no passages at all, as a filter left none, there are no nearest ones.
+    let is_empty = ending.citations.is_empty();
+    let nothing = ending.report.nothing_found.filter(|nothing| !is_empty || nothing.answered != Answered::AsUsual);
+    if let Some(nothing) = nothing {
         out.push_str(&format!("({})\n", nothing.in_words()));
         if nothing.answered == Answered::Said {
             out.push_str("(`ragstone search` shows the nearest; --on-nothing-found as-usual answers from them.)\n");
             return output::text(&out);
         }
-    } else if ending.citations.is_empty() {
+    } else if is_empty {
         let note = format!(
             "(Nothing of `{collection}` stood in the prompt: the answer is the model's own, without your documents.)\n"
         );

@@ -82,7 +82,9 @@ async fn filters_choose_what_is_searched_and_answered_from() {
     assert_eq!(by_command(&one("eq", "year", 2023).to_string())["citations"][0]["document_id"], "copy");
     let nothing = ["ask", "What grows?", "--collection", "c", "--max-tokens", "2", "--filter", "lang=xx"];
     let ran = folder.run(&nothing).succeeded();
-    assert!(ran.stdout.contains("The documents do not say anything about this."), "{ran:?}");
+    assert!(ran.stdout.contains("Nothing of `c` stood in the prompt"), "{ran:?}");
+    let said = folder.run(&[&nothing[..], &["--on-nothing-found", "say"]].concat()).succeeded();
+    assert!(said.stdout.contains("The documents do not say anything about this."), "{said:?}");
     let own = folder.run(&[&nothing[..], &["--on-nothing-found", "answer"]].concat()).succeeded();
     assert!(own.stdout.contains("without your documents"), "{own:?}");
     let wrong = folder.run(&["ask", "?", "--filter", "{\"type\":\"like\"}"]);

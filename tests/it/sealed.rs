@@ -62,7 +62,8 @@ impl Keyed {
         for (at, (name, bytes)) in all.iter().enumerate() {
             let mut changed = bytes.clone();
             match tampering {
-                Tampering::LastByte => *changed.last_mut().unwrap() ^= 1,
+                // What a kill cut off may be empty.
+                Tampering::LastByte => changed.iter_mut().next_back().into_iter().for_each(|last| *last ^= 1),
                 Tampering::Rotated => changed = all[(at + 1) % all.len()].1.clone(),
                 Tampering::Cut => changed.truncate(bytes.len() / 2),
             }
@@ -90,7 +91,6 @@ async fn what_somebody_without_the_key_writes_is_computed_again() {
         assert_eq!(same, answer);
         assert!(tiers(&report).iter().all(|tier| *tier == "object"), "{report}");
         assert_eq!(store_status(&node).await["object"]["forged"], 0);
-        uploaded(&node).await;
         node.kill();
 
         keyed.tamper(tampering).await;

@@ -267,7 +267,7 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
     ("actors/src/nodes.rs", 1, "derived: stored KV, where nobody can say what of it was deleted meanwhile"),
     (
         "storage/src/record_files.rs",
-        5,
+        6,
         "a record that somebody deleted, or whose time is over; what a write left that failed or was killed, which was told to nobody",
     ),
     ("storage/src/catalog/records.rs", 3, "what a write that failed left behind the last whole frame"),

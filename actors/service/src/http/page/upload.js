@@ -112,7 +112,7 @@ async function sendAll(files, collection) {
 
 async function sendOne(file, collection) {
   try {
-    return outcome(file, await upload(`${at`/v1/collections/${collection}/files/${file.name}`}?changed_unix_ms=${file.lastModified}`, file));
+    return outcome(file, await upload(at`/v1/collections/${collection}/files/${file.name}`, file));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     // The browser cannot send it, which looks as if nobody answered.
