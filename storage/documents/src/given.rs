@@ -128,7 +128,7 @@ mod tests {
         let document = with_given(document, &given);
         assert_eq!(Value::Object(document.metadata), json!({ "project": "roof", "author": "Ada" }));
         // Where there is no more room, what the file says goes.
-        let said = map(json!({ "long": "x".repeat(3900), "author": "Ada" }));
+        let said = map(json!({ "long": "x".repeat(4000), "author": "Ada" }));
         let document =
             Document { id: Some("a".into()), text: "x".repeat(1 << 20), metadata: said, ..Document::default() };
         document.check().unwrap();

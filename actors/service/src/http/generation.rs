@@ -529,7 +529,7 @@ mod tests {
     fn the_described_fields_are_those_that_are_taken() {
         let document = crate::api::openapi::document();
         for (name, own) in [
-            ("ChatRequest", &["messages", "logprobs", "top_logprobs"][..]),
+            ("ChatRequest", &["messages", "logprobs", "top_logprobs", "chat_template_kwargs", "reasoning_effort"][..]),
             ("CompletionRequest", &["prompt", "logprobs", "echo"]),
         ] {
             let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();

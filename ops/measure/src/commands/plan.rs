@@ -308,6 +308,6 @@ mod tests {
     #[test]
     fn a_model_is_a_folder_a_config_or_stands_in() {
         assert_eq!(shape(None).expect("one"), ModelShape::stand_in());
-        assert!(shape(Some("org/name")).expect_err("refused").to_string().contains("models fetch org/name"));
+        assert!(shape(Some("org/name")).expect_err("refused").to_string().contains("ragstone models fetch"));
     }
 }

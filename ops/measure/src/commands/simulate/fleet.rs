@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_sample_load_is_right() {
-        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/nodes-load.toml");
+        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/nodes-load.toml");
         let load: Load = Figment::from(Toml::string(&read(&sample).expect("read"))).extract().expect("a load");
         assert_eq!(load.generate().expect("questions").len(), load.questions);
     }
