@@ -16,7 +16,7 @@ impl Bucket {
         S3Server::start().map(Self)
     }
 
-    /// The address of one of its objects, which the server gives and takes without credentials.
+    /// The address of one of its objects, for requests that say who they are.
     pub fn address(&self, path: &str) -> String {
         format!("{}/bucket/{path}", self.0.endpoint)
     }

@@ -25,6 +25,8 @@ use crate::namespace::Namespace;
 const MOST_NAMESPACES: usize = 1024;
 /// Blocks of a load that are asked of the bucket ahead of the one that is read.
 const AHEAD: usize = 4;
+/// How long an eviction waits for blocks that are being written.
+const MOST_WRITING: Duration = Duration::from_secs(60);
 
 /// What the store is made of. A capacity of zero switches a tier off.
 #[derive(Debug, Clone)]
@@ -300,6 +302,8 @@ impl Blocks {
     /// # Errors
     /// `NotFound` if the digits are no namespace's, or several's; else as a tier says: then some blocks are left.
     pub fn evict(&self, digits: &str, tenant: Option<&str>) -> Result<(u64, u64)> {
+        // What was stored and is on its way to disk or bucket may be in no tier yet.
+        let is_written = self.store.drain(MOST_WRITING);
         let mut segments = Vec::new();
         let mut spaces = BTreeSet::new();
         let mut salts = BTreeSet::new();
@@ -324,16 +328,21 @@ impl Blocks {
             let message = format!("{what} begins with '{digits}'; `status` lists them");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
-        if segments.is_empty() {
-            return Ok((0, 0));
+        let gone = if segments.is_empty() {
+            None
+        } else {
+            self.evictions.fetch_add(1, Ordering::AcqRel);
+            Some(self.store.invalidate_of(Some(&salts), &segments, &[])?)
+        };
+        if !is_written {
+            let message = "blocks are still on their way to the disk or the bucket, and some may be left; evict again";
+            return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        self.evictions.fetch_add(1, Ordering::AcqRel);
-        let gone = self.store.invalidate_of(Some(&salts), &segments, &[])?;
         if !is_complete {
             let message = "the bucket did not answer: what only it has is left; evict again when it is back";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        Ok((gone.entries, gone.bytes))
+        Ok(gone.map_or((0, 0), |gone| (gone.entries, gone.bytes)))
     }
 
     /// Bytes of blocks that connections keep.

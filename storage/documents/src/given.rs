@@ -91,6 +91,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::document::most_beside;
 
     fn map(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
@@ -128,9 +129,9 @@ mod tests {
         let document = with_given(document, &given);
         assert_eq!(Value::Object(document.metadata), json!({ "project": "roof", "author": "Ada" }));
         // Where there is no more room, what the file says goes.
-        let said = map(json!({ "long": "x".repeat(4000), "author": "Ada" }));
-        let document =
-            Document { id: Some("a".into()), text: "x".repeat(1 << 20), metadata: said, ..Document::default() };
+        let text = "x".repeat(1 << 20);
+        let said = map(json!({ "long": "x".repeat(most_beside(text.len()) - 100), "author": "Ada" }));
+        let document = Document { id: Some("a".into()), text, metadata: said, ..Document::default() };
         document.check().unwrap();
         let given = map(json!({ "project": "x".repeat(500) }));
         let document = with_given(document, &given);

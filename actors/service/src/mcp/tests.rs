@@ -162,8 +162,19 @@ fn the_schemas_say_what_the_calls_take() {
                 assert!(reads(name, least.into()) && reads(name, most.into()), "{at}: the bounds themselves");
                 assert!(!reads(name, (least - 1).into()) && !reads(name, (most + 1).into()), "{at}: beyond the bounds");
                 assert!(!reads(name, "5".into()) && !reads(name, 1.5.into()), "{at}: another type");
-            } else if let Some(most) = schema["maxLength"].as_u64().filter(|_| name != "collection") {
-                let most = most as usize;
+            } else if name == "min_similarity" {
+                let taken = [json!("auto"), json!("off"), json!(-1), json!(0.4), json!(1)];
+                assert!(taken.into_iter().all(|value| reads(name, value)), "{at}");
+                let refused = [json!("high"), json!(1.1), json!(-1.1), json!([])];
+                assert!(!refused.into_iter().any(|value| reads(name, value)), "{at}");
+            } else if let Some(words) = schema["enum"].as_array() {
+                assert!(words.iter().all(|word| reads(name, word.clone())), "{at}");
+                assert!(!reads(name, "never".into()) && !reads(name, 1.into()), "{at}");
+            } else if name == "filter" {
+                assert!(reads(name, json!({ "type": "exists", "key": "a" })), "{at}");
+                assert!(!reads(name, json!({ "type": "like" })) && !reads(name, "a".into()), "{at}");
+            } else if name != "collection" {
+                let most = schema["maxLength"].as_u64().unwrap() as usize;
                 assert!(reads(name, "x".repeat(most).into()), "{at}: the longest");
                 assert!(
                     !reads(name, "x".repeat(most + 1).into()) && !reads(name, " ".into()),
