@@ -277,7 +277,7 @@ impl Pipeline {
     }
 
     fn meter(&self, caller: Caller) -> Arc<Meter> {
-        Arc::new(Meter::new(&self.quotas, caller))
+        Arc::new(Meter::new(self.quotas.spent().clone(), caller))
     }
 
     /// The documents that came with the question, as passages.

@@ -33,8 +33,7 @@ struct Inner {
     store: KvStore,
     /// What tenants have who have none of their own, but for the default tenant.
     defaults: Quota,
-    /// Since it was opened: what rates go by.
-    clock: Stopwatch,
+    spent: Arc<Spent>,
     state: Mutex<State>,
     /// One change at a time.
     changing: tokio::sync::Mutex<()>,
@@ -44,10 +43,31 @@ struct Inner {
 struct State {
     /// As they were set.
     own: BTreeMap<String, Quota>,
-    /// Of those who ask.
-    rates: HashMap<Caller, Rates>,
     /// Documents that are being added and are in no collection yet, by tenant.
     adding: HashMap<String, u64>,
+}
+
+/// What callers with quotas used of their rates. It stands by itself: an answer that nobody has read to its end counts its tokens, and must not hold
+/// the store open.
+pub(crate) struct Spent {
+    /// Since the quotas were opened: what rates go by.
+    clock: Stopwatch,
+    /// Behind the lock of the state, where both are wanted.
+    rates: Mutex<HashMap<Caller, Rates>>,
+}
+
+impl Spent {
+    /// Counts tokens of a prompt or an answer, which were known only now. Of a caller without a quota nothing is kept.
+    pub fn charge_tokens(&self, caller: Caller, tokens: u64) {
+        let now_ms = self.now_ms();
+        if let Some(rates) = locked(&self.rates).get_mut(&caller) {
+            rates.tokens = rates.tokens.charged(now_ms, rates.tokens_per_minute, tokens);
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -91,8 +111,8 @@ impl Quotas {
     pub(crate) fn open(catalog: Arc<Catalog>, store: KvStore, env: &Env, defaults: Quota) -> Result<Self> {
         let own = catalog.quotas()?.into_iter().map(|QuotaRecord { tenant, quota }| (tenant, quota)).collect();
         let state = Mutex::new(State { own, ..State::default() });
-        let inner =
-            Inner { catalog, store, defaults, clock: env.stopwatch(), state, changing: tokio::sync::Mutex::default() };
+        let spent = Arc::new(Spent { clock: env.stopwatch(), rates: Mutex::default() });
+        let inner = Inner { catalog, store, defaults, spent, state, changing: tokio::sync::Mutex::default() };
         inner.store.set_default_terms(terms(&inner.defaults));
         let quotas = Self(Arc::new(inner));
         let tenants: Vec<String> = quotas.state().own.keys().cloned().collect();
@@ -115,14 +135,14 @@ impl Quotas {
     /// # Errors
     /// The quota that is used up. Then nothing was counted.
     pub fn begin_request(&self, tenant: &str, asks: bool) -> std::result::Result<(), UsedUp> {
-        let now_ms = self.now_ms();
-        let mut state = self.state();
-        let quota = self.effective(&state, tenant);
+        let now_ms = self.0.spent.now_ms();
+        let quota = self.effective(&self.state(), tenant);
         let (requests, tokens) = (quota.get(QuotaName::RequestsPerMinute), quota.get(QuotaName::TokensPerMinute));
         if requests.is_none() && tokens.is_none() {
             return Ok(());
         }
-        let rates = state.rates.entry(Caller::of_tenant(tenant)).or_default();
+        let mut all = locked(&self.0.spent.rates);
+        let rates = all.entry(Caller::of_tenant(tenant)).or_default();
         if let Some(limit) = tokens {
             rates.tokens_per_minute = limit;
             let room = if asks { rates.tokens.check_one(now_ms, limit) } else { Ok(()) };
@@ -135,12 +155,9 @@ impl Quotas {
         Ok(())
     }
 
-    /// Counts tokens of a prompt or an answer, which were known only now. Of a caller without a quota nothing is kept.
-    pub(crate) fn charge_tokens(&self, caller: Caller, tokens: u64) {
-        let now_ms = self.now_ms();
-        if let Some(rates) = self.state().rates.get_mut(&caller) {
-            rates.tokens = rates.tokens.charged(now_ms, rates.tokens_per_minute, tokens);
-        }
+    /// Where tokens are counted.
+    pub(crate) fn spent(&self) -> &Arc<Spent> {
+        &self.0.spent
     }
 
     /// Sets and takes away quotas of a tenant, those that `changes` name; what it has of its own then. Durable on return, and counts from
@@ -179,7 +196,7 @@ impl Quotas {
     }
 
     fn put(&self, tenant: &str, quota: Quota) {
-        let now_ms = self.now_ms();
+        let now_ms = self.0.spent.now_ms();
         {
             let mut state = self.state();
             let before = self.effective(&state, tenant);
@@ -188,7 +205,7 @@ impl Quotas {
                 false => drop(state.own.insert(tenant.to_owned(), quota)),
             }
             let now = self.effective(&state, tenant);
-            if let Some(rates) = state.rates.get_mut(&Caller::of_tenant(tenant)) {
+            if let Some(rates) = locked(&self.0.spent.rates).get_mut(&Caller::of_tenant(tenant)) {
                 let limited = |bucket: Bucket, name| match (before.get(name), now.get(name)) {
                     (Some(before), Some(limit)) => bucket.limited(now_ms, before, limit),
                     // Nobody has used anything of what did not count.
@@ -274,8 +291,8 @@ impl Quotas {
             Some(_) => corpus.documents_of(tenant).await?,
             None => 0,
         };
-        let (now_ms, held) = (self.now_ms(), self.0.store.held_by(tenant));
-        let rates = self.state().rates.get(&Caller::of_tenant(tenant)).copied().unwrap_or_default();
+        let (now_ms, held) = (self.0.spent.now_ms(), self.0.store.held_by(tenant));
+        let rates = locked(&self.0.spent.rates).get(&Caller::of_tenant(tenant)).copied().unwrap_or_default();
         let used = |(name, limit): (&QuotaName, &u64)| {
             let used = match name {
                 QuotaName::RequestsPerMinute => rates.requests.used(now_ms, *limit),
@@ -292,10 +309,6 @@ impl Quotas {
     fn effective(&self, state: &State, tenant: &str) -> Quota {
         let own = state.own.get(tenant).cloned().unwrap_or_default();
         if tenant.is_empty() { own } else { own.or(&self.0.defaults) }
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.0.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

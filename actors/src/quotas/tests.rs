@@ -53,8 +53,8 @@ async fn rates_are_a_tenants_and_run_out() {
     env.advance(Duration::from_secs(60));
     // A long answer, which nobody knew before.
     quotas.begin_request("acme", true).unwrap();
-    quotas.charge_tokens(Caller::of_tenant("acme"), 150);
-    quotas.charge_tokens(Caller::of_tenant("other"), 1_000_000);
+    quotas.spent().charge_tokens(Caller::of_tenant("acme"), 150);
+    quotas.spent().charge_tokens(Caller::of_tenant("other"), 1_000_000);
     let refused = quotas.begin_request("acme", true).unwrap_err();
     // One of the 51 that it is over runs out in 600 ms.
     assert_eq!((refused.name, refused.wait), (TokensPerMinute, Duration::from_millis(51 * 600)));
@@ -107,7 +107,7 @@ async fn what_cannot_be_a_quota_is_refused_and_nothing_changes() {
     // The greatest numbers are as good as none, and 0 lets nothing.
     quotas.change("c", set(&[(RequestsPerMinute, u64::MAX), (TokensPerMinute, u64::MAX)])).await.unwrap();
     (0..100).for_each(|_| quotas.begin_request("c", true).unwrap());
-    quotas.charge_tokens(Caller::of_tenant("c"), u64::MAX - 1);
+    quotas.spent().charge_tokens(Caller::of_tenant("c"), u64::MAX - 1);
     quotas.begin_request("c", true).unwrap();
     quotas.change("c", set(&[(RequestsPerMinute, 0)])).await.unwrap();
     assert_eq!(quotas.begin_request("c", true).unwrap_err().wait, Duration::from_secs(60));
