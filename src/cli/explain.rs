@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use ragstone_actors::report::Blending;
-use ragstone_actors::report::{SegmentReport, Without};
+use ragstone_actors::report::{Blending, SegmentReport, Without};
 use ragstone_actors::{Citation, OnNothingFound, ReuseReport};
 use ragstone_env::mebibytes;
 use ragstone_service::access;

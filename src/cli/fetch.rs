@@ -1,7 +1,6 @@
 //! `ragstone fetch`
 
-use ragstone_models::embedder_source;
-use ragstone_models::model_source;
+use ragstone_models::{embedder_source, model_source};
 use ragstone_service::access;
 use ragstone_service::config::Config;
 use ragstone_service::data_folder::DataFolder;

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ragstone_actors::size;
-use ragstone_env::Env;
-use ragstone_env::mebibytes;
+use ragstone_env::{Env, mebibytes};
 use ragstone_kv_serve::{Blocks, BlocksOptions, Client, NamespaceStatus, Reply, Request, Server, Status};
 use ragstone_service::config::Config;
 use ragstone_storage::policy::PolicyKind;

@@ -3,8 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use ragstone_env::Env;
-use ragstone_models::embedder_source;
-use ragstone_models::model_source;
+use ragstone_models::{embedder_source, model_source};
 use ragstone_service::config::{Config, KeyMode, Surface};
 use ragstone_service::data_folder::{DataFolder, HeldFolder};
 use ragstone_service::http::state::Audience;

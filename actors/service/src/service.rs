@@ -9,8 +9,7 @@ use std::time::Duration;
 use ragstone_actors::language_model::Device;
 use ragstone_actors::{Folders, Progress as Loading, Ragstone};
 use ragstone_env::Env;
-use ragstone_models::embedder_source;
-use ragstone_models::embedder_source::EmbedderFolder;
+use ragstone_models::embedder_source::{self, EmbedderFolder};
 use ragstone_models::model_source;
 use ragstone_terminal::progress::{Progress, Unit};
 

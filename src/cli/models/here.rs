@@ -6,13 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ragstone_kernels::gguf::Gguf;
 use ragstone_kernels::weights::main_dtype;
-use ragstone_models::embedder_source;
-use ragstone_models::hub;
 use ragstone_models::hub::stored::{self, Snapshot};
 use ragstone_models::kind::{Described, Kind, describe};
-use ragstone_models::model_source;
-use ragstone_models::model_source::default_model;
 use ragstone_models::model_source::demo::DEMO;
+use ragstone_models::model_source::{self, default_model};
+use ragstone_models::{embedder_source, hub};
 use ragstone_service::client::Client;
 use ragstone_service::config::Config;
 use ragstone_service::data_folder::DataFolder;

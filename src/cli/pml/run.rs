@@ -8,12 +8,11 @@ use std::pin::pin;
 use futures::StreamExt;
 use ragstone_actors::{Reuse, ReuseReport};
 use ragstone_pml::{Schema, Sources};
-use ragstone_service::access;
-use ragstone_service::api;
 use ragstone_service::api::chat::{CompletionRequest, Extension, FinishedBy, GenerationRequest, TextChunk};
 use ragstone_service::api::pml::Pml;
 use ragstone_service::client::Client;
 use ragstone_service::config::Config;
+use ragstone_service::{access, api};
 use ragstone_terminal::output;
 use serde::Serialize;
 

@@ -16,6 +16,7 @@ use self::stream::ResponseStream;
 use super::body::Incoming;
 use super::chat;
 use super::fields::Fields;
+use crate::conversations::secret_id;
 use crate::error::{Error, Result};
 use crate::http::error::{Answered, Refusal};
 use crate::http::state::{State, caller};
@@ -67,15 +68,17 @@ pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Inc
     fields.ignore(HINTS);
     let asked = async {
         let input = kept::input(&mut fields)?;
+        let refers = fields.has("previous_response_id") || fields.has("conversation");
         // What is read again takes memory.
-        let place = state.place(&request, Work::Look).await?;
+        let place = if refers { Some(state.place(&request, Work::Look).await?) } else { None };
         let before = Before::take(&mut fields, &input, &opened.conversations, &request).await?;
         drop(place);
         translate(fields, before, input)
     };
+    let id = secret_id("resp")?;
     let answered = match asked.await {
         Ok((fields, asked)) => {
-            let reply = ResponseStream::new(&state.env, &opened.model_id, asked);
+            let reply = ResponseStream::new(id, &state.env, &opened.model_id, asked);
             let answered = chat::answer(&state, &request, opened, fields, Some(Box::new(reply))).await;
             answered.map_err(|Refusal(error)| Refusal(renamed(error)))
         }
@@ -203,7 +206,7 @@ mod tests {
             "tools": [{"type": "function", "name": "f", "parameters": {}}],
             "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "null"}}}}"#;
         let read = chat(body).unwrap();
-        assert_eq!(read[0][0]["content"], json!([{ "type": "text", "text": "a" }]));
+        assert_eq!(read[0][0]["content"], "a");
         assert_eq!(read[0][1]["tool_calls"].as_array().map(Vec::len), Some(2));
         assert_eq!(read[0][2], json!({ "role": "tool", "tool_call_id": "c", "content": "7" }));
         assert_eq!(read[1], json!([{ "type": "function", "function": { "name": "f", "parameters": {} } }]));
@@ -223,7 +226,7 @@ mod tests {
         let messages = chat.take_value("messages").unwrap();
         let roles: Vec<_> = messages.as_array().unwrap().iter().map(|message| message["role"].clone()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
-        assert_eq!(messages[2]["content"], json!([{ "type": "text", "text": "b" }]));
+        assert_eq!(messages[2]["content"], "b");
     }
 
     #[test]

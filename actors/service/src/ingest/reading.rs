@@ -1,7 +1,6 @@
 //! The thread that reads a job's files, a few documents ahead of the embedding.
 
-use ragstone_documents::Document;
-use ragstone_documents::{FoundFile, Unread};
+use ragstone_documents::{Document, FoundFile, Unread};
 use ragstone_env::Env;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -10,8 +10,7 @@ use ragstone_actors::events::{Happened, JobNews, JobState, JobSubject};
 use ragstone_actors::ingests::{self, Begun};
 use ragstone_actors::jobs::JobKind;
 use ragstone_corpus::UpsertReport;
-use ragstone_documents::Document;
-use ragstone_documents::{FoundFile, file_of, shown, with_given};
+use ragstone_documents::{Document, FoundFile, file_of, shown, with_given};
 use ragstone_storage::catalog::IngestJob;
 use tokio::sync::mpsc;
 

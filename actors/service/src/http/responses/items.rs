@@ -3,6 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::http::generation::text_of;
+
+/// Who says a message.
+const ROLES: &[&str] = &["user", "assistant", "system", "developer"];
 
 /// The items that `field` sends: a text is a message of the user's.
 ///
@@ -35,13 +39,16 @@ fn take_item(at: &str, mut item: Value, messages: &mut Vec<Value>) -> Result<()>
     }
     match item["type"].as_str() {
         None | Some("message") => {
-            let content = match taken(&mut item, "content") {
-                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
-                other => other,
-            };
-            messages.push(json!({ "role": item["role"], "content": content }));
+            let role = item["role"].as_str().unwrap_or_default();
+            if !ROLES.contains(&role) {
+                let message = format!("`{at}.role` must be one of {}", ROLES.join(", "));
+                return Err(Error::invalid_field(format!("{at}.role"), message));
+            }
+            let text = text(at, "content", &mut item)?;
+            messages.push(json!({ "role": item["role"], "content": text }));
         }
         Some("function_call") => {
+            need_texts(at, &item, &["call_id", "name", "arguments"])?;
             let function = json!({ "name": item["name"], "arguments": item["arguments"] });
             let call = json!({ "id": item["call_id"], "type": "function", "function": function });
             match messages.last_mut().filter(|last| last["tool_calls"].is_array()) {
@@ -54,11 +61,9 @@ fn take_item(at: &str, mut item: Value, messages: &mut Vec<Value>) -> Result<()>
             }
         }
         Some("function_call_output") => {
-            let content = match taken(&mut item, "output") {
-                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
-                other => other,
-            };
-            messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": content }));
+            need_texts(at, &item, &["call_id"])?;
+            let text = text(at, "output", &mut item)?;
+            messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": text }));
         }
         // What a model thought is not shown to it again.
         Some("reasoning") => {}
@@ -70,8 +75,26 @@ fn take_item(at: &str, mut item: Value, messages: &mut Vec<Value>) -> Result<()>
     Ok(())
 }
 
-fn taken(item: &mut Value, field: &str) -> Value {
-    item.get_mut(field).map(Value::take).unwrap_or_default()
+/// Whether fields of an item are texts. What is wrong with an item is said when it comes, as it may be kept, and not when somebody goes on from it.
+fn need_texts(at: &str, item: &Value, fields: &[&str]) -> Result<()> {
+    match fields.iter().find(|field| !item[**field].is_string()) {
+        Some(field) => {
+            let field = format!("{at}.{field}");
+            Err(Error::invalid_field(&*field, format!("`{field}` must be a text")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The text of a field: one, or a list of parts.
+fn text(at: &str, field: &str, item: &mut Value) -> Result<String> {
+    let param = format!("{at}.{field}");
+    let content = match item.get_mut(field).map(Value::take).unwrap_or_default() {
+        Value::Null => return Err(Error::invalid_field(&*param, format!("`{param}` is missing"))),
+        Value::Array(parts) => parts.into_iter().map(text_part).collect(),
+        other => other,
+    };
+    text_of(content, &param)
 }
 
 fn text_part(part: Value) -> Value {
@@ -143,7 +166,16 @@ mod tests {
         assert_eq!(made(call.clone())["id"], "own");
         assert_eq!(made(json!({ "role": "assistant", "content": "Yes" }))["content"][0]["type"], "output_text");
         assert_eq!(messages("input", vec![made(call)]).unwrap()[0]["tool_calls"][0]["id"], "c");
-        for bad in [json!(7), json!({ "type": "image_generation_call" })] {
+        for bad in [
+            json!(7),
+            json!({}),
+            json!({ "type": "image_generation_call" }),
+            json!({ "role": "nobody", "content": "x" }),
+            json!({ "role": "user" }),
+            json!({ "role": "user", "content": [{ "type": "input_image", "image_url": "x" }] }),
+            json!({ "type": "function_call", "call_id": "c", "name": "f" }),
+            json!({ "type": "function_call_output", "output": "x" }),
+        ] {
             assert!(messages("items", vec![bad]).unwrap_err().at_field().unwrap().starts_with("items[0]"));
         }
     }

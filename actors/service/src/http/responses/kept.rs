@@ -120,7 +120,7 @@ impl Before {
             ("conversation".to_owned(), conversation.as_ref().map_or(Value::Null, |id| json!({ "id": id }))),
             ("metadata".to_owned(), metadata.into()),
         ]);
-        let input = input.iter().map(|item| identified(item.clone(), |kind| conversations.id(kind))).collect();
+        let input = input.iter().map(|item| identified(item.clone(), |kind| conversations.item_id(kind))).collect();
         let record = StoredResponse {
             tenant,
             id: String::new(),

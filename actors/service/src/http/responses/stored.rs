@@ -161,7 +161,7 @@ fn checked(items: Vec<Value>, conversations: &Conversations) -> Result<Vec<Value
         return Err(Error::invalid_field("items", format!("`items` may have at most {MOST_ADDED}")));
     }
     messages("items", items.clone())?;
-    Ok(items.into_iter().map(|item| identified(item, |kind| conversations.id(kind))).collect())
+    Ok(items.into_iter().map(|item| identified(item, |kind| conversations.item_id(kind))).collect())
 }
 
 async fn conversation(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::Requested;
 use super::kept::Keeping;
-use crate::conversations;
 use crate::error::{Error, Result};
 use crate::http::error::body;
 use crate::http::reply::{Prompted, Reply};
@@ -65,9 +64,9 @@ pub struct ResponseStream {
 
 impl ResponseStream {
     /// An empty response of this model.
-    pub fn new(env: &Env, model: &str, requested: Requested) -> Self {
+    pub fn new(id: String, env: &Env, model: &str, requested: Requested) -> Self {
         let mut response = json!({
-            "id": conversations::id(env, "resp"), "object": "response",
+            "id": id, "object": "response",
             "created_at": env.now_unix_ms() / 1000, "status": "in_progress", "error": null,
             "incomplete_details": null, "model": model, "output": [], "previous_response_id": null, "store": false,
             "usage": null, "metadata": {}, "background": false, "truncation": "disabled",
@@ -236,7 +235,7 @@ mod tests {
 
     #[test]
     fn events_add_up_to_the_response() {
-        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested::default());
+        let mut stream = ResponseStream::new("resp_1".into(), &Env::seeded(1, 5_000), "m", Requested::default());
         let call = Said::Call { index: 0, id: "c1".into(), name: "look".into(), arguments: "{}".into() };
         let mut events = stream.begin(Prompted::default());
         for said in [Said::Text("a".into()), Said::Text("b".into()), call] {
@@ -284,7 +283,7 @@ mod tests {
 
     #[test]
     fn thoughts_are_an_item_before_the_message() {
-        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested::default());
+        let mut stream = ResponseStream::new("resp_1".into(), &Env::seeded(1, 5_000), "m", Requested::default());
         let mut events = Vec::new();
         for said in [Said::Thought("Hm".into()), Said::Thought(".".into()), Said::Text("Nine.".into())] {
             events.extend(stream.say(&said));
