@@ -1,5 +1,12 @@
 //! What a caller asks: the input of the pipeline.
 
+pub(crate) mod budget;
+pub(crate) mod follow_up;
+pub(crate) mod grammars;
+pub(crate) mod manner;
+pub(crate) mod primer;
+pub mod prompt;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +16,10 @@ use ragstone_kernels::sampling::SamplingParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::caller::Caller;
+use crate::admission::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::nothing_found::{MinSimilarity, OnNothingFound};
 use crate::prefill::Selection;
+use crate::report::nothing_found::{MinSimilarity, OnNothingFound};
 use ragstone_pml::{Layout, Prompt, Schema};
 
 /// Answers to one request.

@@ -1,8 +1,11 @@
 //! The running program: models, store, corpus and workers of one data folder.
 
+pub mod entries;
+pub(crate) mod loaded_model;
 mod opening;
 mod parts;
 mod reading;
+pub mod status;
 mod tiers;
 mod verifying;
 
@@ -28,38 +31,38 @@ use tokio::runtime::Handle;
 
 use self::opening::{corpus, corpus_options, create};
 use self::parts::Parts;
-use crate::api_keys::ApiKeys;
-use crate::blend::Known;
-use crate::blocking::blocking;
-use crate::calibration::{self, Calibrator};
-use crate::caller::Caller;
-use crate::costs;
-use crate::deadline::deadline_after;
-use crate::embedding::{Embedded, Embedder};
-use crate::encoder::ModelEncoder;
+use crate::admission::api_keys::ApiKeys;
+use crate::admission::blocking::blocking;
+use crate::admission::caller::Caller;
+use crate::admission::deadline::deadline_after;
+use crate::admission::jobs::Jobs;
+use crate::admission::quotas::Quotas;
+use crate::admission::turns::Turns;
+use crate::answer::blend::Known;
+use crate::answer::pipeline::Pipeline;
+use crate::answer::reranking::{Rerank, Reranked};
+use crate::answer::stream::AnswerStream;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::Feed;
-use crate::folders::{Folders, Progress};
-use crate::ingests::Ingests;
-use crate::jobs::Jobs;
-use crate::kernel_choice;
-use crate::library::Library;
-use crate::loaded_model::LoadedModel;
-use crate::nodes::Joined;
-use crate::pipeline::Pipeline;
-use crate::plans::PlanRecord;
-use crate::primer;
+use crate::models::costs;
+use crate::models::embedding::{Embedded, Embedder};
+use crate::models::encoder::ModelEncoder;
+use crate::models::folders::{Folders, Progress};
+use crate::models::kernel_choice;
 use crate::question::Question;
-use crate::quotas::Quotas;
-use crate::renewal::{self, Renewer};
-use crate::reranking::{Rerank, Reranked};
-use crate::schemas::Schemas;
+use crate::question::primer;
+use crate::ragstone::loaded_model::LoadedModel;
+use crate::ragstone::status::{ModelStatus, Status};
+use crate::report::events::Feed;
+use crate::report::plans::PlanRecord;
 use crate::settings::Settings;
-use crate::status::{ModelStatus, Status};
-use crate::stream::AnswerStream;
-use crate::turns::Turns;
-use crate::warm::Warmer;
+use crate::upkeep::calibration::{self, Calibrator};
+use crate::upkeep::ingests::Ingests;
+use crate::upkeep::library::Library;
+use crate::upkeep::nodes::Joined;
+use crate::upkeep::renewal::{self, Renewer};
+use crate::upkeep::schemas::Schemas;
+use crate::upkeep::warm::Warmer;
 
 /// How long background work may take to end.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);

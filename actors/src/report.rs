@@ -1,5 +1,12 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
+pub mod citation;
+pub mod events;
+pub mod grounding;
+pub mod nothing_found;
+pub(crate) mod plans;
+pub mod read_prompt;
+
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::segment::SegmentKind;
@@ -7,9 +14,9 @@ use ragstone_storage::tier::Tier;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::citation::Citation;
-use crate::grounding::Grounding;
-use crate::nothing_found::NothingFound;
+use crate::report::citation::Citation;
+use crate::report::grounding::Grounding;
+use crate::report::nothing_found::NothingFound;
 use crate::speculation::Speculation;
 
 /// One item of an answer's stream.

@@ -8,9 +8,9 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use crate::caller::Caller;
+use crate::admission::caller::Caller;
+use crate::admission::turns::Turns;
 use crate::error::{Error, ErrorKind, Result};
-use crate::turns::Turns;
 use crate::worker::Service;
 
 /// Bytes of a query that are searched for. The embedding model reads 256 tokens, and every word more is a look-up more.

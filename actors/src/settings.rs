@@ -18,14 +18,14 @@ use ragstone_storage::store::AdmissionRule;
 use ragstone_storage::tier::object::{Codec, ConnectionOptions, KeySources, ObjectOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::admission::quotas::read_quotas;
+use crate::admission::size;
 use crate::engine::{EngineOptions, Lookup};
 use crate::error::{Error, ErrorKind, Result};
-use crate::language_model::Device;
-use crate::nothing_found::{MinSimilarity, OnNothingFound};
+use crate::models::language_model::Device;
 use crate::prefill::Rule;
-use crate::prompt::PromptFormat;
-use crate::quotas::read_quotas;
-use crate::size;
+use crate::question::prompt::PromptFormat;
+use crate::report::nothing_found::{MinSimilarity, OnNothingFound};
 
 pub use table::{Definition, TABLE, check};
 

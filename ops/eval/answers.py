@@ -212,7 +212,7 @@ def in_circles(text, ending):
 REFUSAL = re.compile(
     r"(\b(not|no|never|cannot|unable|unknown)|n't)\b.{0,60}\b(say|says|said|state|stated|mention|mentioned|give|given|specif\w+|provid\w+"
     r"|know|known|contain\w*|includ\w+|information|answer\w*|passages?|found|find|clear|written)\b|\b(unknown|unclear|i do not know|i don't know)\b"
-    # What the program takes for one in German and French (actors/src/grounding.rs).
+    # What the program takes for one in German and French (actors/src/report/grounding.rs).
     r"|\bsteht nicht in den passagen\b|\bin den passagen nicht\b|\bpassages ne (le disent|mentionnent) pas\b",
     re.DOTALL,
 )

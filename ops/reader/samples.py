@@ -9,7 +9,7 @@ from events import EVENTS, Happened, page
 from sheets import pages
 
 SYSTEM = "Answer each question from the passages."
-"""The program's own (`PromptFormat` in actors/src/prompt.rs), as are the next two."""
+"""The program's own (`PromptFormat` in actors/src/question/prompt.rs), as are the next two."""
 PASSAGE = "Passage: {title} | {text}\n"
 QUESTION = "Question: {question}\nAnswer:"
 OTHER_SYSTEMS = [

@@ -45,7 +45,7 @@ def load(path):
 
 
 class Prompts:
-    """The program's prompts as token ids, each part on its own (actors/src/prompt.rs)."""
+    """The program's prompts as token ids, each part on its own (actors/src/question/prompt.rs)."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use futures::StreamExt;
-use ragstone_actors::blend::{BALANCED, Calibration, Evidence, Verdict};
-use ragstone_actors::calibration::{Asked, Calibrate, CalibrationEvent, RULES};
+use ragstone_actors::answer::blend::{BALANCED, Calibration, Evidence, Verdict};
 use ragstone_actors::report::Blending;
+use ragstone_actors::upkeep::calibration::{Asked, Calibrate, CalibrationEvent, RULES};
 use ragstone_actors::{InlineDocument, Rule};
 use ragstone_measure::eval::dataset;
 use ragstone_service::access;
@@ -163,7 +163,7 @@ fn closest(evidence: &[Evidence]) -> String {
 #[cfg(test)]
 mod tests {
     use ragstone_actors::Selection;
-    use ragstone_actors::blend::Way;
+    use ragstone_actors::answer::blend::Way;
 
     use super::*;
 
@@ -203,6 +203,6 @@ mod tests {
         assert!(table(&found).contains("closest was two-stage 15 %, primer 4 with 0.0200 +- 0.0100"));
         found.evidence.iter_mut().for_each(|seen| seen.verdict = Verdict::Left);
         assert!(!table(&found).contains("closest"), "a frontier chooses nothing");
-        assert_eq!(ragstone_actors::calibration::FILE_NAME, "calibration.json", "as the help of --export says");
+        assert_eq!(ragstone_actors::upkeep::calibration::FILE_NAME, "calibration.json", "as the help of --export says");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ragstone_actors::renewal::{RenewalState, RenewalStatus};
+use ragstone_actors::upkeep::renewal::{RenewalState, RenewalStatus};
 use ragstone_corpus::{CollectionInfo, DocumentInfo};
 use ragstone_service::access;
 use ragstone_service::api::List;

@@ -1,6 +1,6 @@
 //! `ragstone keys add | list | set | revoke`
 
-use ragstone_actors::quotas::read_quotas;
+use ragstone_actors::admission::quotas::read_quotas;
 use ragstone_service::access;
 use ragstone_service::api::List;
 use ragstone_service::api::keys::{AddKey, AddedKey, Key, OwnKey, RevokedKey};

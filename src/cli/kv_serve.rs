@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ragstone_actors::size;
+use ragstone_actors::admission::size;
 use ragstone_env::{Env, mebibytes};
 use ragstone_kv_serve::{Blocks, BlocksOptions, Client, NamespaceStatus, Reply, Request, Server, Status};
 use ragstone_service::config::Config;

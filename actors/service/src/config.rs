@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use ragstone_actors::{Settings, settings, size};
+use ragstone_actors::{Settings, admission::size, settings};
 use serde::{Deserialize, Serialize};
 
 pub use self::listing::Setting;

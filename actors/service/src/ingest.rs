@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use ragstone_actors::Ragstone;
-use ragstone_actors::events::{Feed, JobState};
-use ragstone_actors::ingests::{self, AtWork, Begun, CancelledBy, IngestState, Ingests, is_parked};
-use ragstone_actors::jobs::{JobKind, Jobs};
-use ragstone_actors::library::Library;
+use ragstone_actors::admission::jobs::{JobKind, Jobs};
+use ragstone_actors::report::events::{Feed, JobState};
+use ragstone_actors::upkeep::ingests::{self, AtWork, Begun, CancelledBy, IngestState, Ingests, is_parked};
+use ragstone_actors::upkeep::library::Library;
 use ragstone_corpus::UpsertReport;
 use ragstone_env::Env;
 use ragstone_storage::catalog::IngestJob;

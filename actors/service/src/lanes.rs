@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use ragstone_actors::Caller;
-use ragstone_actors::turns::{Place, Places, Turn, Turns};
+use ragstone_actors::admission::turns::{Place, Places, Turn, Turns};
 use ragstone_env::Env;
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// Changes of the corpus that are worked on at once: each holds its documents in memory. They compute piece by piece, at turns of
-/// their own ([`Library::upsert`](ragstone_actors::library::Library::upsert)).
+/// their own ([`Library::upsert`](ragstone_actors::upkeep::library::Library::upsert)).
 const CHANGES: usize = 16;
 /// Of one caller.
 const CHANGES_EACH: usize = 2;

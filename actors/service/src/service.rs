@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_actors::language_model::Device;
+use ragstone_actors::models::language_model::Device;
 use ragstone_actors::{Folders, Progress as Loading, Ragstone};
 use ragstone_env::Env;
 use ragstone_models::embedder_source::{self, EmbedderFolder};

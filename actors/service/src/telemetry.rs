@@ -139,7 +139,7 @@ mod tests {
         let subscriber = tracing_subscriber::registry().with(filter);
         tracing::subscriber::with_default(subscriber, || {
             assert!(tracing::enabled!(target: "ragstone::service", tracing::Level::INFO));
-            assert!(tracing::enabled!(target: "ragstone_actors::jobs", tracing::Level::INFO));
+            assert!(tracing::enabled!(target: "ragstone_actors::admission::jobs", tracing::Level::INFO));
             assert!(!tracing::enabled!(target: "ragstone_storage", tracing::Level::DEBUG));
             assert!(tracing::enabled!(target: "lance::dataset", tracing::Level::ERROR));
             assert!(!tracing::enabled!(target: "lance::dataset", tracing::Level::WARN));

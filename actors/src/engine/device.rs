@@ -23,7 +23,7 @@ use super::schedule::{Limits, Phase, Step, View, schedule};
 use super::sequence::{Prefilling, Reply, Sequence, State, Tail};
 use super::shares::{Party, Present, Shares};
 use super::{EngineOptions, Job, Urgency, engine_panicked};
-use crate::caller::Caller;
+use crate::admission::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::Interruption;
 use crate::prefill::{Prefill, PrefillError, Prompt};

@@ -22,11 +22,11 @@ use ragstone_storage::tier::{Tier, TierStatus};
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::background::{Background, Workers};
-use crate::deadline::deadline_after;
+use crate::admission::deadline::deadline_after;
+use crate::answer::background::{Background, Workers};
+use crate::answer::runner::{Dropping, Run, Runner};
 use crate::eviction::{Evictor, FreshKv};
 use crate::fusion::{Fuse, Fused, Fusor, ReadAhead};
-use crate::runner::{Dropping, Run, Runner};
 use crate::worker::{Service, Supervised};
 
 mod background;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ragstone_storage::tier::device::LostPath;
 
 use super::{Job, Urgency, WhenLost};
-use crate::caller::Caller;
+use crate::admission::caller::Caller;
 use crate::engine::status::{GroupsStatus, SequencesStatus};
 use crate::error::{Error, ErrorKind, Result};
 use crate::speculation::Load;

@@ -36,7 +36,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::device::Device;
 use self::inbox::Inbox;
-use crate::caller::Caller;
+use crate::admission::caller::Caller;
 use crate::engine::status::DeviceStatus;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, LayerLoads};

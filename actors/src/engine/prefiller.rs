@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{DecodeSpec, Engine, Job, PrefillReport, Urgency};
-use crate::caller::Caller;
+use crate::admission::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 
 use self::speculation::beside;
 use super::shares::{Owner, Served};
-use crate::turns::may_have_more;
+use crate::admission::turns::may_have_more;
 
 /// While answers decode, background work has at most one in so many of a step's rows.
 const BACKGROUND_PART: usize = 4;

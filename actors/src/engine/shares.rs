@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::Job;
-use crate::caller::Caller;
+use crate::admission::caller::Caller;
 
 /// Whose a prompt is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ragstone_corpus::{Corpus, CorpusOptions, Earlier};
 use ragstone_env::Env;
 
-use crate::encoder::ModelEncoder;
 use crate::error::{Error, ErrorKind, Result};
-use crate::nodes::Joined;
+use crate::models::encoder::ModelEncoder;
 use crate::settings::Settings;
+use crate::upkeep::nodes::Joined;
 
 pub(super) fn create(data: &Path) -> Result<()> {
     std::fs::create_dir_all(data).map_err(|error| {

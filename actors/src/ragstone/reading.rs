@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Ragstone;
-use crate::caller::Caller;
-use crate::deadline::deadline_after;
+use crate::admission::caller::Caller;
+use crate::admission::deadline::deadline_after;
 use crate::error::Result;
 use crate::question::Input;
 

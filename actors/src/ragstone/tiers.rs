@@ -6,7 +6,7 @@ use std::time::Duration;
 use ragstone_storage::tier::{Tier, TierStatus};
 
 use super::{Inner, Ragstone};
-use crate::events::Happened;
+use crate::report::events::Happened;
 
 /// How often the tiers are looked at while somebody watches.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

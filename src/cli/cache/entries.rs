@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use ragstone_actors::entries::{EntryOf, EntryPage, Evicted, LeftTier, ListedEntry, Pinned};
-use ragstone_actors::library::PassageName;
-use ragstone_actors::schemas::ModuleName;
+use ragstone_actors::ragstone::entries::{EntryOf, EntryPage, Evicted, LeftTier, ListedEntry, Pinned};
+use ragstone_actors::upkeep::library::PassageName;
+use ragstone_actors::upkeep::schemas::ModuleName;
 use ragstone_env::mebibytes;
 use ragstone_service::access;
 use ragstone_service::api::cache::{ChangeEntries, Entries, EntriesQuery, HowToChange};

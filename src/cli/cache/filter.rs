@@ -1,7 +1,7 @@
 //! Which entries, on the command line.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ragstone_actors::entries::EntryFilter;
+use ragstone_actors::ragstone::entries::EntryFilter;
 use ragstone_storage::tier::Tier;
 use ragstone_terminal::output;
 

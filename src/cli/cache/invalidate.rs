@@ -1,6 +1,6 @@
 //! `ragstone cache invalidate`
 
-use ragstone_actors::library::Removed;
+use ragstone_actors::upkeep::library::Removed;
 use ragstone_corpus::DocumentInfo;
 use ragstone_service::access;
 use ragstone_service::api::cache::{Invalidate, InvalidatedText};

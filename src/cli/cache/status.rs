@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ragstone_actors::Status;
-use ragstone_actors::blend::Blend;
+use ragstone_actors::answer::blend::Blend;
 use ragstone_actors::report::Blending;
 use ragstone_env::damage::Damage;
 use ragstone_env::mebibytes;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use futures::StreamExt;
-use ragstone_actors::size;
+use ragstone_actors::admission::size;
 use ragstone_corpus::{CorpusCheck, DamagedFile};
 use ragstone_env::mebibytes;
 use ragstone_service::access;

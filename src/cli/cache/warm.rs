@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt::Write;
 
 use futures::StreamExt;
-use ragstone_actors::warm::{WarmState, WarmStatus};
+use ragstone_actors::upkeep::warm::{WarmState, WarmStatus};
 use ragstone_env::mebibytes;
 use ragstone_service::access;
 use ragstone_service::api::List;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ragstone_actors::ingests::{IngestState, UnfinishedIngest};
+use ragstone_actors::upkeep::ingests::{IngestState, UnfinishedIngest};
 use ragstone_documents::shown;
 use ragstone_service::data_folder::DataFolder;
 use ragstone_storage::catalog::Catalog;

@@ -1,7 +1,7 @@
 //! Processor, memory and open files.
 
 use ragstone_actors::Settings;
-use ragstone_actors::language_model::Device;
+use ragstone_actors::models::language_model::Device;
 use ragstone_env::mebibytes;
 use ragstone_kernels::cuda::{Gpu, Trial, Use, try_out, usable};
 use ragstone_kernels::numa::Team;

@@ -1,7 +1,7 @@
 //! The language model, the embedding model and the cross-encoder, without loading or fetching either.
 
 use ragstone_actors::Settings;
-use ragstone_actors::language_model::Device;
+use ragstone_actors::models::language_model::Device;
 use ragstone_env::mebibytes;
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::weights_in_memory;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ragstone_actors::ingests::{IngestState, UnfinishedIngest};
+use ragstone_actors::upkeep::ingests::{IngestState, UnfinishedIngest};
 use ragstone_documents::shown;
 use ragstone_service::access;
 use ragstone_service::api::List;

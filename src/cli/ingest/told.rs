@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use ragstone_actors::ingests::{self, CancelledBy};
+use ragstone_actors::upkeep::ingests::{self, CancelledBy};
 use ragstone_documents::shown;
 use ragstone_service::ingest::{IngestReport, KeptFolder, NotTaken};
 use ragstone_terminal::output;

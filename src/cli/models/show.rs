@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use ragstone_actors::calibration::FILE_NAME as CALIBRATION;
+use ragstone_actors::upkeep::calibration::FILE_NAME as CALIBRATION;
 use ragstone_models::hub::{self, Choice, Plan};
 use ragstone_models::kind::Kind;
 use ragstone_models::need::{Facts, Need};

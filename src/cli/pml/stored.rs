@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ragstone_actors::schemas::{Added, StoredModule, StoredSchema};
+use ragstone_actors::upkeep::schemas::{Added, StoredModule, StoredSchema};
 use ragstone_service::access;
 use ragstone_service::api::List;
 use ragstone_service::api::pml::{AddSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};

@@ -1,6 +1,6 @@
 //! What two looks at a service say. Pure.
 
-use ragstone_actors::warm::WarmStatus;
+use ragstone_actors::upkeep::warm::WarmStatus;
 use ragstone_service::telemetry::samples::Samples;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

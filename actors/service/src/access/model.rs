@@ -46,7 +46,7 @@ pub(super) async fn check(wanted: &str, client: &Client, record: &ServiceRecord)
     Err(Error::new(ErrorKind::Incompatible, message))
 }
 
-/// What [`ModelStatus::weights`](ragstone_actors::status::ModelStatus::weights) says of a folder or file. BLOCKS, about a second a gigabyte.
+/// What [`ModelStatus::weights`](ragstone_actors::ragstone::status::ModelStatus::weights) says of a folder or file. BLOCKS, about a second a gigabyte.
 fn digest(model: &Path) -> Result<String> {
     weights_digest(&ModelFiles::open(model)?.weight_files()?, None)
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ragstone_actors::blend::{Blend, Calibration};
-use ragstone_actors::entries::{EntryFilter, EntryPage};
-use ragstone_actors::ingests::UnfinishedIngest;
-use ragstone_actors::library::Removed;
-use ragstone_actors::warm::{WarmEstimate, WarmStatus};
+use ragstone_actors::answer::blend::{Blend, Calibration};
+use ragstone_actors::ragstone::entries::{EntryFilter, EntryPage};
+use ragstone_actors::upkeep::ingests::UnfinishedIngest;
+use ragstone_actors::upkeep::library::Removed;
+use ragstone_actors::upkeep::warm::{WarmEstimate, WarmStatus};
 use ragstone_actors::{PlanRecord, ReuseReport, Status};
 use ragstone_corpus::CorpusCheck;
 use ragstone_env::damage::Damage;
@@ -35,7 +35,7 @@ pub enum CacheStatus {
 /// What model this is, and what the key is.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct KeyStatus {
-    pub model: ragstone_actors::status::ModelStatus,
+    pub model: ragstone_actors::ragstone::status::ModelStatus,
     pub key: OwnKey,
 }
 

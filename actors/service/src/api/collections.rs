@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ragstone_actors::MinSimilarity;
-use ragstone_actors::library::{Removed, Withdrawn};
+use ragstone_actors::upkeep::library::{Removed, Withdrawn};
 use ragstone_corpus::{
     CollectionInfo, DocumentInfo, Filter, Hit, Metadata, Passage, SearchMode, StoredDocument, UpsertReport,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ragstone_actors::jobs::JobKind;
+use ragstone_actors::admission::jobs::JobKind;
 use ragstone_storage::tier::{Tier, TierStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,12 @@
 //! Every path with every method: what it is for, what it takes, what it answers. `/openapi.json` is made from this table; a test
 //! compares it with the table of who may use what (`crate::api::permissions`), which another one compares with the router.
 
-use ragstone_actors::calibration::{Calibrate, CalibrationEvent};
-use ragstone_actors::entries::{Evicted, Pinned};
-use ragstone_actors::ingests::UnfinishedIngest;
-use ragstone_actors::renewal::RenewalStatus;
-use ragstone_actors::schemas::Added;
-use ragstone_actors::warm::WarmStatus;
+use ragstone_actors::ragstone::entries::{Evicted, Pinned};
+use ragstone_actors::upkeep::calibration::{Calibrate, CalibrationEvent};
+use ragstone_actors::upkeep::ingests::UnfinishedIngest;
+use ragstone_actors::upkeep::renewal::RenewalStatus;
+use ragstone_actors::upkeep::schemas::Added;
+use ragstone_actors::upkeep::warm::WarmStatus;
 use ragstone_corpus::{CollectionInfo, DocumentInfo};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;

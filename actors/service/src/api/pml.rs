@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ragstone_actors::schemas::StoredSchema;
+use ragstone_actors::upkeep::schemas::StoredSchema;
 use ragstone_storage::store::Withdrawn;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

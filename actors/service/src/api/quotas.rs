@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ragstone_actors::quotas;
+use ragstone_actors::admission::quotas;
 use ragstone_storage::catalog::QuotaName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use ragstone_actors::entries::{Evicted, Pinned};
-use ragstone_actors::schemas::Added;
-use ragstone_actors::warm::WarmStatus;
+use ragstone_actors::ragstone::entries::{Evicted, Pinned};
+use ragstone_actors::upkeep::schemas::Added;
+use ragstone_actors::upkeep::warm::WarmStatus;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@ use actix_web::{FromRequest, HttpRequest, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use ragstone_actors::Caller;
-use ragstone_actors::turns::{Place, Places};
+use ragstone_actors::admission::turns::{Place, Places};
 use ragstone_env::Stopwatch;
 use tokio::sync::Semaphore;
 

@@ -6,7 +6,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::ContentType;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
-use ragstone_actors::library::{Library, Removed};
+use ragstone_actors::upkeep::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, MinSimilarity, Rerank, Reuse};
 use ragstone_corpus::{COLLECTION, DocumentInfo, Filter, Hit, Qualified, SearchOptions, qualified};
 use ragstone_documents::{Document, check_given};

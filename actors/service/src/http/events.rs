@@ -7,8 +7,8 @@ use actix_web::http::header::CACHE_CONTROL;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use ragstone_actors::Ragstone;
-use ragstone_actors::events::{Happened, JobNews, JobState, JobSubject, News, Watcher};
-use ragstone_actors::turns::Place;
+use ragstone_actors::admission::turns::Place;
+use ragstone_actors::report::events::{Happened, JobNews, JobState, JobSubject, News, Watcher};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -152,8 +152,8 @@ fn job(news: &JobNews, visitor: &Visitor) -> Option<JobEvent> {
 mod tests {
     use std::sync::Arc;
 
-    use ragstone_actors::api_keys::ApiKey;
-    use ragstone_actors::jobs::JobKind;
+    use ragstone_actors::admission::api_keys::ApiKey;
+    use ragstone_actors::admission::jobs::JobKind;
     use ragstone_actors::{PlanRecord, ReuseReport};
     use ragstone_storage::catalog::{ApiKeyRecord, Role};
     use ragstone_storage::tier::{Tier, TierStatus};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 use actix_web::{HttpMessage, HttpRequest};
 use ragstone_actors::Caller;
-use ragstone_actors::api_keys::{ApiKey, ApiKeys};
+use ragstone_actors::admission::api_keys::{ApiKey, ApiKeys};
 use ragstone_corpus::{full_name, shown_name};
 use ragstone_storage::catalog::Role;
 

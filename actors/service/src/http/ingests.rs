@@ -2,7 +2,7 @@
 
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::ingests::UnfinishedIngest;
+use ragstone_actors::upkeep::ingests::UnfinishedIngest;
 
 use super::identity::Visitor;
 use super::resource;
@@ -65,8 +65,8 @@ async fn cancel(state: web::Data<State>, request: HttpRequest, path: web::Path<S
 mod tests {
     use std::sync::Arc;
 
-    use ragstone_actors::api_keys::ApiKey;
-    use ragstone_actors::ingests::IngestState;
+    use ragstone_actors::admission::api_keys::ApiKey;
+    use ragstone_actors::upkeep::ingests::IngestState;
     use ragstone_storage::catalog::{ApiKeyRecord, Role};
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::api_keys::NewApiKey;
+use ragstone_actors::admission::api_keys::NewApiKey;
 use ragstone_corpus::full_name;
 use ragstone_storage::catalog::{ApiKeyRecord, Role};
 

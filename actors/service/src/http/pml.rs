@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_actors::schemas::Found;
+use ragstone_actors::upkeep::schemas::Found;
 use ragstone_actors::{Caller, Input, Ragstone};
 use ragstone_pml::{GivenSources, Prompt, Schema};
 

@@ -7,7 +7,7 @@ use actix_web::http::header::{HeaderValue, RETRY_AFTER};
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
 use ragstone_actors::Ragstone;
-use ragstone_actors::quotas::UsedUp;
+use ragstone_actors::admission::quotas::UsedUp;
 use serde_json::Value;
 
 use super::body::Incoming;

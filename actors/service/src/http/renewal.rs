@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::renewal::{RenewalStatus, Renewer};
+use ragstone_actors::upkeep::renewal::{RenewalStatus, Renewer};
 
 use super::identity::Visitor;
 use crate::http::error::Answered;

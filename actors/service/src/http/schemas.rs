@@ -2,7 +2,7 @@
 
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::warm::Warm;
+use ragstone_actors::upkeep::warm::Warm;
 use ragstone_storage::catalog::{SchemaRecord, WarmSubject};
 
 use super::body::Incoming;

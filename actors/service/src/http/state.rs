@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
-use ragstone_actors::turns::{Place, Places};
+use ragstone_actors::admission::turns::{Place, Places};
 use ragstone_actors::{Caller, Ragstone, Settings};
 use ragstone_env::{Env, Stopwatch};
 use tokio::runtime::Handle;

@@ -12,7 +12,7 @@ use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::ServiceResponse;
 use actix_web::web;
 use bytes::Bytes;
-use ragstone_actors::turns::Place;
+use ragstone_actors::admission::turns::Place;
 use ragstone_env::Stopwatch;
 use tokio::sync::mpsc;
 

@@ -117,7 +117,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_actors::ingests::is_parked;
+    use ragstone_actors::upkeep::ingests::is_parked;
 
     use super::*;
 

@@ -6,9 +6,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ragstone_actors::events::{Happened, JobNews, JobState, JobSubject};
-use ragstone_actors::ingests::{self, Begun};
-use ragstone_actors::jobs::JobKind;
+use ragstone_actors::admission::jobs::JobKind;
+use ragstone_actors::report::events::{Happened, JobNews, JobState, JobSubject};
+use ragstone_actors::upkeep::ingests::{self, Begun};
 use ragstone_corpus::UpsertReport;
 use ragstone_documents::{Document, FoundFile, file_of, shown, with_given};
 use ragstone_storage::catalog::IngestJob;

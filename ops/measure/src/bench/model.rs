@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ragstone_actors::language_model::Device;
+use ragstone_actors::models::language_model::Device;
 use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::cuda::CudaModel;

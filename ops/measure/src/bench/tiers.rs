@@ -8,7 +8,7 @@ mod gpu;
 
 use std::sync::Arc;
 
-use ragstone_actors::language_model;
+use ragstone_actors::models::language_model;
 use ragstone_env::{Env, Stopwatch};
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::model::LoadOptions;

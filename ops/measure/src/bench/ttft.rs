@@ -10,10 +10,10 @@ mod stores;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_actors::costs;
 use ragstone_actors::eviction::{Evictor, FreshKv};
 use ragstone_actors::fusion::{Fuse, Fusor, ReadAhead};
-use ragstone_actors::language_model::Device;
+use ragstone_actors::models::costs;
+use ragstone_actors::models::language_model::Device;
 use ragstone_actors::prefill::{FreshSegment, PrefillError, Prefilled, Prompt, Selection, prefill};
 use ragstone_actors::worker::Service;
 use ragstone_env::{Env, Stopwatch};

@@ -7,9 +7,9 @@ mod overlap;
 mod parity;
 mod serve;
 
-use ragstone_actors::blend::Blend;
-use ragstone_actors::kernel_choice;
-use ragstone_actors::language_model::Device;
+use ragstone_actors::answer::blend::Blend;
+use ragstone_actors::models::kernel_choice;
+use ragstone_actors::models::language_model::Device;
 use ragstone_kernels::cuda::GpuList;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_service::config::Config;

@@ -6,7 +6,7 @@ mod figures;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ragstone_actors::language_model::Device;
+use ragstone_actors::models::language_model::Device;
 use ragstone_actors::{Folders, Ragstone};
 use ragstone_corpus::{Corpus, CorpusOptions};
 use ragstone_env::Env;

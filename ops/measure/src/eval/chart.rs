@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ragstone_actors::calibration::Deviation;
+use ragstone_actors::upkeep::calibration::Deviation;
 
 use super::plot::{Axis, Chart, Point, Series};
 use super::report::{AnswersReport, ModeReport};
@@ -129,7 +129,7 @@ pub fn deviation(deviation: &Deviation, model: &str) -> Vec<Chart> {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_actors::calibration::AttentionDeviation;
+    use ragstone_actors::upkeep::calibration::AttentionDeviation;
     use ragstone_actors::{Rule, Selection};
     use ragstone_kernels::dtype::KvDtype;
 

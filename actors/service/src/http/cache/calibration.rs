@@ -3,7 +3,7 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
-use ragstone_actors::calibration::Calibrate;
+use ragstone_actors::upkeep::calibration::Calibrate;
 
 use crate::api::cache::KnownCalibration;
 use crate::http::answer::event;

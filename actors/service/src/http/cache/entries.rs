@@ -2,7 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
-use ragstone_actors::entries::EntryFilter;
+use ragstone_actors::ragstone::entries::EntryFilter;
 
 use crate::api::ListObject;
 use crate::api::cache::{Entries, EntriesQuery, HowToChange};

@@ -1,7 +1,7 @@
 //! What every tier holds, what the start found, what is on its way.
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::api_keys::ApiKey;
+use ragstone_actors::admission::api_keys::ApiKey;
 
 use super::entries::blocking;
 use crate::api::cache::{CacheStatus, KeyStatus, Plan, Plans, WholeStatus};

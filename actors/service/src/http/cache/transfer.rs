@@ -1,7 +1,7 @@
 //! Entries carried elsewhere: export into a folder or bucket, import from one. For the data folder's owner.
 
 use actix_web::{HttpRequest, web};
-use ragstone_actors::entries::EntryFilter;
+use ragstone_actors::ragstone::entries::EntryFilter;
 use ragstone_actors::{Ragstone, Settings};
 use ragstone_env::Env;
 use ragstone_storage::store::Copied;

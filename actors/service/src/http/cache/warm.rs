@@ -3,7 +3,7 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
-use ragstone_actors::warm::{Warm, WarmEvent};
+use ragstone_actors::upkeep::warm::{Warm, WarmEvent};
 use ragstone_storage::catalog::WarmSubject;
 
 use crate::api::List;

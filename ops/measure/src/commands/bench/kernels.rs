@@ -1,6 +1,6 @@
 //! `ragstone bench kernels`
 
-use ragstone_actors::language_model::Device;
+use ragstone_actors::models::language_model::Device;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
 

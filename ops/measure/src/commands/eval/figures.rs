@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ragstone_actors::calibration::{Asked, Deviation};
+use ragstone_actors::upkeep::calibration::{Asked, Deviation};
 use ragstone_actors::{InlineDocument, Rule, Selection};
 use ragstone_service::config::Config;
 use ragstone_terminal::output;

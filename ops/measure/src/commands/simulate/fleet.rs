@@ -44,13 +44,13 @@ pub struct Nodes {
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = super::percent, requires = "nodes")]
     warm_up: f64,
     /// Device memory for blocks of each node, such as 8GB; 0 for none
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = ragstone_actors::size::parse, requires = "nodes")]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = ragstone_actors::admission::size::parse, requires = "nodes")]
     device_size: u64,
     /// Host memory of each node
-    #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = ragstone_actors::size::parse, requires = "nodes")]
+    #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = ragstone_actors::admission::size::parse, requires = "nodes")]
     host_size: u64,
     /// Disk of each node; 0 for none
-    #[arg(long, value_name = "SIZE", default_value = "100GB", value_parser = ragstone_actors::size::parse, requires = "nodes")]
+    #[arg(long, value_name = "SIZE", default_value = "100GB", value_parser = ragstone_actors::admission::size::parse, requires = "nodes")]
     disk_size: u64,
     /// Let nodes share no KV
     #[arg(long, requires = "nodes")]

@@ -1,5 +1,5 @@
 //! A node that follows the log, adds and deletes documents, answers, and optimises: the calls are those of `ingest/upserting.rs`, `table/writing.rs`,
-//! `actors/src/library` and `actors/src/nodes.rs`, in their order.
+//! `actors/src/upkeep/library` and `actors/src/upkeep/nodes.rs`, in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +80,7 @@ impl Node {
         Table { bucket: self.bucket.clone(), store: Arc::new(self.world.clone()), name: TABLE.into() }
     }
 
-    /// As `actors/src/nodes.rs`: looks, applies, is up to date.
+    /// As `actors/src/upkeep/nodes.rs`: looks, applies, is up to date.
     pub async fn follow(self, mut follower: Follower) {
         let mut cleaned = self.env.stopwatch();
         loop {
