@@ -33,7 +33,7 @@ pub struct RowGroup<'a> {
 
 impl<'a> RowGroup<'a> {
     /// What of it falls into `rows`, counted from their first; nothing where none does.
-    pub(crate) fn clip(&self, rows: &Range<usize>) -> Option<RowGroup<'a>> {
+    pub fn clip(&self, rows: &Range<usize>) -> Option<RowGroup<'a>> {
         let (start, end) = (self.rows.start.max(rows.start), self.rows.end.min(rows.end));
         (start < end).then(|| RowGroup {
             rows: start - rows.start..end - rows.start,
@@ -225,7 +225,7 @@ pub trait Backend: Send + Sync + 'static {
 ///
 /// # Errors
 /// `InvalidInput` for an id outside the vocabulary, and for a position that a learned table does not have.
-pub(crate) fn check_tokens(config: &ModelConfig, tokens: &[u32], positions: &[u32]) -> Result<()> {
+pub fn check_tokens(config: &ModelConfig, tokens: &[u32], positions: &[u32]) -> Result<()> {
     let (vocab, known) = (config.vocab_size, config.max_positions);
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
         return Err(Error::invalid_input(format!(

@@ -227,7 +227,7 @@ pub(crate) fn f16_bits(value: f32) -> u16 {
 
 /// The nearest bf16, ties to even; a NaN stays one. Without branches, so that loops over it become vectors.
 #[inline]
-pub(crate) fn bf16_bits(value: f32) -> u16 {
+pub fn bf16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let quiet = bits >> 16 | 0x40;

@@ -13,7 +13,6 @@ pub mod chat;
 pub mod config;
 pub mod cpu;
 pub mod cross_encoder;
-pub mod cuda;
 pub mod dtype;
 pub mod embedding;
 pub mod files;

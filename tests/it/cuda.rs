@@ -1,4 +1,4 @@
-//! The whole program on the CUDA backend, over the stand-in for the driver (`kernels/tests/standin`): the kernels that a GPU would run, on the
+//! The whole program on the CUDA backend, over the stand-in for the driver (`kernels/cuda/tests/standin`): the kernels that a GPU would run, on the
 //! CPU, each access checked.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Where the stand-in is; built if it is not.
 fn standin() -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/tests/standin/build");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/cuda/tests/standin/build");
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cuda-standin");
     let built = Command::new(&script).arg(&out).output().expect("the stand-in's build script runs");
     assert!(built.status.success(), "{}: {}", script.display(), String::from_utf8_lossy(&built.stderr));

@@ -15,6 +15,7 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[];
 const DIRECTION: &[(&str, &[&str])] = &[
     ("kernels/env", &[]),
     ("kernels", &["env"]),
+    ("kernels/cuda", &["env", "kernels"]),
     ("storage/documents", &["env"]),
     ("storage/corpus", &["env", "documents"]),
     ("storage", &["env", "kernels"]),
@@ -23,17 +24,21 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("migrations", &["env", "storage"]),
     ("actors/pml", &["env", "kernels", "storage"]),
     ("actors/kv_serve", &["env", "storage"]),
-    ("actors", &["env", "kernels", "documents", "corpus", "storage", "pml"]),
+    ("actors", &["env", "kernels", "cuda", "documents", "corpus", "storage", "pml"]),
     (
         "actors/service",
         &["env", "kernels", "models", "terminal", "documents", "corpus", "storage", "pml", "actors", "migrations"],
     ),
-    ("ops/measure", &["env", "kernels", "models", "terminal", "documents", "corpus", "storage", "actors", "service"]),
+    (
+        "ops/measure",
+        &["env", "kernels", "cuda", "models", "terminal", "documents", "corpus", "storage", "actors", "service"],
+    ),
     (
         ".",
         &[
             "env",
             "kernels",
+            "cuda",
             "models",
             "terminal",
             "documents",
@@ -190,6 +195,7 @@ fn dependencies_point_one_way() {
 fn lower_layers_know_nothing_of_the_upper_ones() {
     let forbidden: &[(&str, &[&str])] = &[
         ("kernels/src", &["tokio::", "actix", "ragstone_storage", "reqwest", "rocksdb"]),
+        ("kernels/cuda", &["tokio", "actix", "ragstone_storage", "reqwest", "rocksdb"]),
         ("kernels/env", &["actix", "ragstone_kernels", "reqwest", "rocksdb"]),
         ("storage/documents", &["actix", "lancedb", "reqwest", "rocksdb"]),
         ("storage/corpus", &["actix", "reqwest", "rocksdb"]),

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ragstone_cuda::{CudaModel, GpuList, Trial};
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::cuda::{CudaModel, GpuList, Trial};
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
 use ragstone_kernels::numa;

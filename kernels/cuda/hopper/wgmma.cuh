@@ -1,7 +1,7 @@
 // What kernels for compute capability 9.0a need beside device.cuh: products of a warpgroup (PTX ISA, "wgmma.mma_async"), barriers
 // in shared memory ("mbarrier"), copies of tiles that a barrier counts ("cp.async.bulk.tensor"), registers that warps give each other
 // ("setmaxnreg"). The stand-in of the tests has none of it: what is here is used only after a GPU has shown that it computes what
-// gemm.cuh and attention.cu compute (`kernels/src/cuda/trial.rs`).
+// gemm.cuh and attention.cu compute (`kernels/cuda/src/trial.rs`).
 #pragma once
 
 #include <cuda.h>

@@ -20,7 +20,8 @@ use crate::dtype::bf16_bits;
 use crate::simd::{self, Kernel, Path, Vector, amx};
 use activations::RawRows;
 pub(crate) use groups::ROUNDED;
-pub(crate) use panels::{GATE_COLUMNS, grouped_bytes, packed_bytes, round_to_q8};
+pub use panels::round_to_q8;
+pub(crate) use panels::{GATE_COLUMNS, grouped_bytes, packed_bytes};
 use panels::{PANEL, Panels};
 use product::{Sink, Task};
 

@@ -27,16 +27,16 @@ use crate::matrix::Matrix;
 use crate::pool::{KvLayout, KvPool};
 use crate::profile::{self, Profile};
 use crate::rope::Rope;
-pub(crate) use elementwise::Norm;
+pub use elementwise::Norm;
 pub(crate) use elementwise::layer_norm;
 use elementwise::rms_norm;
-pub(crate) use embedding::Embedding;
-pub(crate) use feed_forward::{Expand, FeedForward, Mixture, Part};
+pub use embedding::Embedding;
+pub use feed_forward::{Expand, FeedForward, Mixture, Part};
 pub use load::LoadOptions;
-pub(crate) use load::{kv_dtype, load_parts, slopes};
+pub use load::{kv_dtype, load_parts, slopes};
 pub use need::{kv_layout, weight_format, weights_in_memory};
-pub(crate) use parts::{Packer, Parts};
-pub(crate) use random::random_parts;
+pub use parts::{Packer, Parts};
+pub use random::random_parts;
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
@@ -90,19 +90,19 @@ impl fmt::Display for Arithmetic {
 }
 
 /// A layer's weights, its matrices as the device keeps them.
-pub(crate) struct Layer<L = Linear> {
-    pub(crate) input_norm: Norm,
-    pub(crate) q: L,
-    pub(crate) k: L,
-    pub(crate) v: L,
-    pub(crate) o: L,
+pub struct Layer<L = Linear> {
+    pub input_norm: Norm,
+    pub q: L,
+    pub k: L,
+    pub v: L,
+    pub o: L,
     /// Over each head, `[head_dim]`; or over all, as long as a row.
-    pub(crate) q_norm: Option<Vec<f32>>,
-    pub(crate) k_norm: Option<Vec<f32>>,
-    pub(crate) post_norm: Norm,
+    pub q_norm: Option<Vec<f32>>,
+    pub k_norm: Option<Vec<f32>>,
+    pub post_norm: Norm,
     /// Of what the attention and the feed-forward part add.
-    pub(crate) output_norms: Option<[Norm; 2]>,
-    pub(crate) feed_forward: FeedForward<L>,
+    pub output_norms: Option<[Norm; 2]>,
+    pub feed_forward: FeedForward<L>,
 }
 
 /// What a layer computes on its way, at most `ROWS_AT_ONCE` rows each. Kept between calls: fresh pages from the system

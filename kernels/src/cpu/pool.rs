@@ -116,7 +116,7 @@ impl KvData<'_> {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, or a layer, a block or a slot does not exist.
-pub(crate) fn check_slots(layout: &KvLayout, pool_blocks: usize, layer: usize, to: Slots<'_>) -> Result<()> {
+pub fn check_slots(layout: &KvLayout, pool_blocks: usize, layer: usize, to: Slots<'_>) -> Result<()> {
     let Slots { blocks, slots, positions } = to;
     let problem = if layer >= layout.layers {
         format!("layer {layer} of {}", layout.layers)

@@ -11,7 +11,9 @@ use tempfile::TempDir;
 
 /// The folder of one tiny model.
 pub fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(name)
+    // The tests of a backend in a folder below use them, too.
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|folder| folder.ends_with("kernels"));
+    kernels.expect("the crate's folder").join("tests/fixtures/models").join(name)
 }
 
 /// The names of all tiny models.

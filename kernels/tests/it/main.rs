@@ -2,7 +2,6 @@
 
 mod adapters;
 mod answers;
-mod cuda;
 mod fixtures;
 mod forward;
 mod fuzz;

@@ -2,8 +2,8 @@
 
 use ragstone_actors::Settings;
 use ragstone_actors::models::language_model::Device;
+use ragstone_cuda::{Gpu, Trial, Use, try_out, usable};
 use ragstone_env::mebibytes;
-use ragstone_kernels::cuda::{Gpu, Trial, Use, try_out, usable};
 use ragstone_kernels::numa::Team;
 use ragstone_kernels::simd;
 use ragstone_models::machine::available_memory;

@@ -329,7 +329,7 @@ fn shares(out_features: usize, panel: usize) -> Shares {
 }
 
 /// Rounds an output's weights to 8 bits with a scale of their own: the greatest magnitude / 127. `place` gets each input's; the scale comes back.
-pub(crate) fn round_to_q8(row: &[f32], mut place: impl FnMut(usize, i8)) -> f32 {
+pub fn round_to_q8(row: &[f32], mut place: impl FnMut(usize, i8)) -> f32 {
     let greatest = row.iter().fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()));
     let inverse = 127.0 / greatest;
     let inverse = if inverse.is_finite() { inverse } else { 0.0 };

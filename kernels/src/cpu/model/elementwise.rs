@@ -21,7 +21,7 @@ pub(super) fn rms_norm(values: &mut [f32], weight: &[f32], epsilon: f32) {
 
 /// A norm of rows, with its weights.
 #[derive(Debug, Clone)]
-pub(crate) enum Norm {
+pub enum Norm {
     Rms(Vec<f32>),
     Layer {
         weight: Vec<f32>,

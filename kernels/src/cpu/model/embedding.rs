@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::matrix::Matrix;
 
 /// The embedding table `[vocab, hidden]`, where it is not the output head's.
-pub(crate) enum Embedding {
+pub enum Embedding {
     Tied,
     F32(Vec<f32>),
     Bf16(Vec<u16>),
@@ -30,7 +30,7 @@ impl Model {
     ///
     /// # Errors
     /// `InvalidInput` for an id outside the vocabulary, and for a position that a learned table does not have.
-    pub(crate) fn embed_tokens(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
+    pub fn embed_tokens(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
         let hidden = self.config.hidden_size;
         check_tokens(&self.config, tokens, positions)?;
         let mut out = Matrix::zeros(tokens.len(), hidden);

@@ -15,33 +15,33 @@ use crate::matrix::Matrix;
 use crate::profile;
 
 /// What follows a layer's attention.
-pub(crate) enum FeedForward<L = Linear> {
+pub enum FeedForward<L = Linear> {
     One(Part<L>),
     Experts(Mixture<L>),
 }
 
 /// A feed-forward part: all of it, or one expert's.
-pub(crate) struct Part<L = Linear> {
-    pub(crate) expand: Expand<L>,
-    pub(crate) down: L,
+pub struct Part<L = Linear> {
+    pub expand: Expand<L>,
+    pub down: L,
 }
 
 /// A part's way in.
-pub(crate) enum Expand<L = Linear> {
+pub enum Expand<L = Linear> {
     /// Gate and up.
     Gated(L),
     Plain(L),
 }
 
 /// Experts, and who chooses them.
-pub(crate) struct Mixture<L = Linear> {
+pub struct Mixture<L = Linear> {
     /// `[experts, hidden]`; in f32 whatever other products are made in, as a score that is a little off may choose another expert.
-    pub(crate) router: L,
-    pub(crate) parts: Vec<Part<L>>,
+    pub router: L,
+    pub parts: Vec<Part<L>>,
 }
 
 impl<L> Expand<L> {
-    pub(crate) fn linear(&self) -> &L {
+    pub fn linear(&self) -> &L {
         let (Self::Gated(linear) | Self::Plain(linear)) = self;
         linear
     }

@@ -61,7 +61,7 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
 ///
 /// # Errors
 /// As [`Model::load`], and those of the packer.
-pub(crate) fn load_parts<P: Packer>(
+pub fn load_parts<P: Packer>(
     config: &ModelConfig,
     tensors: &dyn TensorSource,
     packer: &P,
@@ -101,7 +101,7 @@ pub(crate) fn load_parts<P: Packer>(
 }
 
 /// ALiBi's slopes, of a model that has it.
-pub(crate) fn slopes(config: &ModelConfig) -> Option<Vec<f32>> {
+pub fn slopes(config: &ModelConfig) -> Option<Vec<f32>> {
     (config.positions == Positions::Alibi).then(|| alibi_slopes(config.heads))
 }
 
@@ -144,7 +144,7 @@ pub(super) fn table_precision(arithmetic: Arithmetic) -> Precision {
 }
 
 /// K and V are as precise as the weights they come from, unless asked otherwise; f16 where those are quantized, as in llama.cpp.
-pub(crate) fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDtype {
+pub fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDtype {
     options.kv_dtype.unwrap_or(match config.torch_dtype {
         WeightDtype::F32 => KvDtype::F32,
         WeightDtype::F16 | WeightDtype::Quantized => KvDtype::F16,

@@ -12,20 +12,20 @@ use crate::linear::{GroupedRows, Linear, Precision, Weights};
 use crate::rope::Rope;
 
 /// The weights of a model. Matrices are packed; vectors and tables are as a checkpoint has them.
-pub(crate) struct Parts<L> {
-    pub(crate) embedding: Embedding,
+pub struct Parts<L> {
+    pub embedding: Embedding,
     /// Learned positions, `[max_positions, hidden]`.
-    pub(crate) position_table: Option<Vec<f32>>,
-    pub(crate) embedding_norm: Option<Norm>,
-    pub(crate) layers: Vec<Layer<L>>,
-    pub(crate) final_norm: Norm,
+    pub position_table: Option<Vec<f32>>,
+    pub embedding_norm: Option<Norm>,
+    pub layers: Vec<Layer<L>>,
+    pub final_norm: Norm,
     /// `[vocab, hidden]`; the embedding table too, where that is tied.
-    pub(crate) head: L,
+    pub head: L,
 }
 
 /// Makes a device's matrices of those of a checkpoint, `[outputs, inputs]`, row-major. What `precision` asks for and a device does not have
 /// is its own affair: it says so by an error.
-pub(crate) trait Packer {
+pub trait Packer {
     /// A packed matrix, with its bias.
     type Linear;
 

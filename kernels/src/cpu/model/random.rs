@@ -54,7 +54,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
 ///
 /// # Errors
 /// Those of the packer.
-pub(crate) fn random_parts<P: Packer>(
+pub fn random_parts<P: Packer>(
     config: &ModelConfig,
     seed: u64,
     packer: &P,

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use ragstone_actors::models::language_model::Device;
+use ragstone_cuda::CudaModel;
 use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
-use ragstone_kernels::cuda::CudaModel;
 use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};

@@ -10,7 +10,7 @@ mod serve;
 use ragstone_actors::answer::blend::Blend;
 use ragstone_actors::models::kernel_choice;
 use ragstone_actors::models::language_model::Device;
-use ragstone_kernels::cuda::GpuList;
+use ragstone_cuda::GpuList;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;

@@ -1,7 +1,7 @@
 //! The same on a GPU: products and attention in the sizes of models, beside what its data sheet promises.
 
-use ragstone_kernels::cuda::Gpu;
-use ragstone_kernels::cuda::measure::{Case, Measured, peak_operations};
+use ragstone_cuda::Gpu;
+use ragstone_cuda::measure::{Case, Measured, peak_operations};
 use ragstone_kernels::dtype::KvDtype;
 use serde::Serialize;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use ragstone_cuda::measure::{Copies, Measured};
+use ragstone_cuda::{CudaModel, GpuList};
 use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
-use ragstone_kernels::cuda::measure::{Copies, Measured};
-use ragstone_kernels::cuda::{CudaModel, GpuList};
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_storage::entry::Entry;

@@ -1,7 +1,7 @@
 //! `ragstone bench parity`
 
 use ragstone_actors::models::language_model::Device;
-use ragstone_kernels::cuda::{CheckOptions, Checked, check};
+use ragstone_cuda::{CheckOptions, Checked, check};
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
 

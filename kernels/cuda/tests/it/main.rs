@@ -1,0 +1,15 @@
+//! The CUDA backend, on a stand-in for the driver that runs the same kernels on the CPU and checks each access (`tests/standin/README.md`).
+
+mod check;
+#[allow(dead_code, reason = "the tests of the CPU use more of it")]
+#[path = "../../../tests/it/fixtures.rs"]
+mod fixtures;
+#[path = "../../../tests/it/forward.rs"]
+mod forward;
+mod graphs;
+mod lost;
+mod parallel;
+mod parity;
+mod quantized;
+mod standin;
+mod stored;
