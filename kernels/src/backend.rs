@@ -2,6 +2,15 @@
 //!
 //! Rows, keys and values, and the pool are the backend's own types: nothing here says that they lie in host memory or in
 //! f32. What leaves a backend is what a host needs: logits, deviations, and KV as bytes to store.
+//!
+//! The processor is one ([`cpu`](crate::cpu)), CUDA another, in a package of its own (`kernels/cuda`). What a third one takes:
+//!
+//! - a [`Packer`](crate::model::Packer), by which [`load_parts`](crate::model::load_parts) and [`random_parts`](crate::model::random_parts)
+//!   make its matrices of a checkpoint's: how each family's tensors are named and joined is not its affair;
+//! - this trait, of which `check`, `run_pass`, `step` and `place_all_stored` need not be written;
+//! - rows whose bits do not depend on the rows beside them, and slots that are checked before anything is written
+//!   ([`check_slots`](crate::pool::check_slots), [`check_tokens`]);
+//! - the tests of `kernels/cuda/tests/it`: every family beside transformers, pieces beside wholes, stored KV beside computed.
 
 use std::fmt::Debug;
 use std::ops::Range;

@@ -1,5 +1,15 @@
 //! The CUDA backend: a model's weights, its rows and its KV pool in the memory of an NVIDIA GPU.
 //!
+//! [`CudaModel`] is a model there, a [`Backend`](ragstone_kernels::backend::Backend) as the processor's is; [`Gpu`] what the driver says of a
+//! GPU, [`Trial`] which of the kernels for one generation are used on it.
+//!
+//! ```
+//! match ragstone_cuda::gpus() {
+//!     Ok(gpus) => gpus.iter().for_each(|gpu| println!("{gpu:?}")),
+//!     Err(why) => println!("{why}"), // no CUDA driver is installed (libcuda.so is not found)
+//! }
+//! ```
+//!
 //! Nothing of CUDA is linked: the driver's library is looked for at run time, and the kernels are PTX that the driver compiles for its GPU.
 //! The sources of the kernels are in `kernels/cuda/`, with what each computes and how it is launched; `ops/cuda/ptx` makes the PTX of them.
 //!
