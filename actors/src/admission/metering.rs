@@ -25,6 +25,11 @@ impl Meter {
         self.spent.charge_tokens(self.caller, tokens.saturating_sub(before));
     }
 
+    /// So many were read to put passages in order: prompts beside its own.
+    pub fn reading(&self, tokens: u64) {
+        self.spent.charge_tokens(self.caller, tokens);
+    }
+
     /// An answer took so many.
     pub fn answer(&self, tokens: u64) {
         self.spent.charge_tokens(self.caller, tokens);

@@ -21,9 +21,19 @@ use crate::api::quotas::{ChangeQuotas, QuotaUse, TenantQuotas, named};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lanes::Work;
 
-/// Paths that ask the language model: a tenant that has used up its tokens asks it nothing.
-const ASKING: &[&str] =
-    &["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"];
+/// Paths that have a model read or write tokens: a tenant that has used them up asks it nothing.
+const ASKING: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/v1/score",
+    "/score",
+    "/api/chat",
+    "/api/generate",
+];
 /// Paths that are no requests of their own, as what they do are requests within them; and the one that says what is used up.
 const UNCOUNTED: &[&str] = &["/mcp", "/v1/quotas"];
 

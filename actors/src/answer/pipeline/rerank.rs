@@ -118,6 +118,9 @@ impl Pipeline {
         let reranked = scoring.instrument(tracing::info_span!("rerank", candidates = hits.len() as i64)).await?;
         let ms = started.elapsed_ms();
         record(&reranked, ms);
+        if reranked.by == RerankedBy::CrossEncoder {
+            asking.meter.reading(u64::from(reranked.prompt_tokens));
+        }
         for (index, hit) in hits.iter_mut().enumerate() {
             hit.score = reranked.relevance(index);
         }
@@ -145,7 +148,9 @@ impl Pipeline {
         let reranked = match (by, &self.reranker) {
             (None | Some(RerankedBy::CrossEncoder), Some(reranker)) => {
                 let texts = documents.iter().map(|document| titled(&document.title, &document.text)).collect();
-                reranker.scores(&query, texts, caller, deadline).await?
+                let reranked = reranker.scores(&query, texts, caller, deadline).await?;
+                self.meter(caller).reading(u64::from(reranked.prompt_tokens));
+                reranked
             }
             (Some(RerankedBy::CrossEncoder), None) => {
                 let message =
@@ -200,6 +205,7 @@ impl Pipeline {
     async fn judge_one(&self, asked: &Asking, verdicts: &Verdicts, passage: Arc<[u32]>) -> Result<Judged> {
         let passage = Passage { citation: Citation::default(), tokens: passage };
         let mut prefilled = self.prefill(asked, (&[passage], 1), None).await?;
+        asked.meter.reading(prefilled.prompt_tokens as u64);
         let output = prefilled.sequence.outputs.pop();
         let (mut tokens, _) = output.ok_or_else(|| Error::new(ErrorKind::Internal, "a verdict has no answer"))?;
         let first = timeout_at(asked.deadline, tokens.recv()).await.map_err(|_| deadline_error())?;
