@@ -64,9 +64,9 @@ pub struct Args {
     /// Prefill times that were measured, in JSON: those of all machines that are looked at, so name one with --machine
     #[arg(long, value_name = "FILE", requires = "machine")]
     profile: Option<PathBuf>,
-    /// How questions find their node: hash, random, round-robin, kv-aware
-    #[arg(long, value_name = "NAME", default_value = "hash")]
-    routing: Routing,
+    /// How questions find their node: hash, random, round-robin, kv-aware; of several the one that wants the fewest nodes, and of equal ones the last
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "random,hash")]
+    routing: Vec<Routing>,
     /// Blend passages, recomputing at least so much of them: where the model is calibrated for it
     #[arg(long, value_name = "PERCENT", value_parser = crate::commands::simulate::percent)]
     blend: Option<f64>,
@@ -139,6 +139,10 @@ fn report(args: &Args, model: ModelShape) -> Result<PlanReport> {
         offers.machines.iter_mut().for_each(|machine| machine.profile = Some(profile.clone()));
     }
     let documents = documents(&args.documents)?;
+    if documents == 0 {
+        let message = format!("--documents {}: there are none; a plan wants at least one", args.documents);
+        return Err(Error::invalid_input(message));
+    }
     // Far below 2^53.
     let passages = ((documents as f64 * args.passages).round() as u64).max(2);
     let collections = args.collections.clamp(1, (passages / 2) as usize);
@@ -165,7 +169,7 @@ fn report(args: &Args, model: ModelShape) -> Result<PlanReport> {
         offers,
         ttft_ms: args.ttft,
         spare: args.spare,
-        routing: args.routing,
+        routings: args.routing.clone(),
         policy: PolicyKind::Adaptive,
         // A share has digits enough in 32 bits.
         blend: args.blend.map(|ratio| (ratio as f32, 2)),
@@ -233,6 +237,7 @@ fn print(report: &PlanReport) -> Result<()> {
     let heads = [
         "machine",
         "nodes",
+        "routing",
         "device GB",
         "host GB",
         "disk GB",
@@ -256,6 +261,7 @@ fn print(report: &PlanReport) -> Result<()> {
         vec![
             at.machine.clone(),
             if can { format!("{} ({} spare)", at.nodes, at.spare) } else { "cannot".to_owned() },
+            at.routing.map_or_else(none, |routing| routing.name().to_owned()),
             tier(|tiers| tiers.device_bytes),
             tier(|tiers| tiers.host_bytes),
             tier(|tiers| tiers.disk_bytes),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::machine::{BucketPrices, Machine, ModelShape, Offers};
-use super::{Bucket, Corpus, Faults, Fleet, Load, MOST_NODES, Outcome, Routing, replay_fleet};
+use super::{Bucket, Corpus, Faults, Fleet, Load, Outcome, Routing, replay_fleet};
 use crate::cost::CostGrid;
 use crate::policy::PolicyKind;
 use crate::simulate::ServiceTiers;
@@ -33,7 +33,8 @@ pub struct Wanted {
     pub ttft_ms: f64,
     /// Nodes that may be missing without harm.
     pub spare: usize,
-    pub routing: Routing,
+    /// Those that may be used: the one of the fewest nodes is, and of equal ones the last.
+    pub routings: Vec<Routing>,
     pub policy: PolicyKind,
     /// As [`Fleet::blend`].
     pub blend: Option<(f32, u32)>,
@@ -76,6 +77,8 @@ pub struct Planned {
     pub nodes: usize,
     pub spare: usize,
     pub tiers: Option<ServiceTiers>,
+    /// How questions find their node.
+    pub routing: Option<Routing>,
     /// With all nodes, and with the spare ones missing.
     pub outcome: Option<Outcome>,
     pub without_spare: Option<Outcome>,
@@ -133,6 +136,15 @@ pub fn plan_fleet(
     })
 }
 
+/// The fewest nodes that do.
+struct Fewest {
+    routing: Routing,
+    nodes: usize,
+    outcome: Outcome,
+    /// What came of one less.
+    fewer: Option<Outcome>,
+}
+
 struct Trying<'a> {
     wanted: &'a Wanted,
     machine: &'a Machine,
@@ -151,13 +163,19 @@ impl Trying<'_> {
             let why = format!("its engine: {fewest} nodes would be busy with questions and answers alone");
             return Ok(self.impossible(Some(tiers), why, None));
         }
-        let Some((least, outcome, fewer)) = self.least(tiers, fewest)? else {
-            let most = self.run(tiers, MOST_NODES.min(self.most_nodes()))?;
-            let why = self.why_not(&most);
-            return Ok(self.impossible(Some(tiers), why, Some(most)));
+        let (mut best, mut most) = (None::<Fewest>, None);
+        for routing in &self.wanted.routings {
+            match self.least(tiers, *routing, fewest, best.as_ref().map(|best| best.nodes))? {
+                Ok(found) => best = Some(found),
+                Err(tried) => most = Some(tried),
+            }
+        }
+        let Some(Fewest { routing, nodes: least, outcome, fewer }) = best else {
+            let why = most.as_ref().map_or_else(|| "no routing is named".to_owned(), |most| self.why_not(most));
+            return Ok(self.impossible(Some(tiers), why, most));
         };
         let spare = self.wanted.spare;
-        let all = if spare == 0 { outcome.clone() } else { self.run(tiers, least + spare)? };
+        let all = if spare == 0 { outcome.clone() } else { self.run(tiers, routing, least + spare)? };
         let limit = fewer.map_or_else(|| "one node is enough".to_owned(), |fewer| self.why_not(&fewer));
         let days = all.questions as f64 / all.asked_per_s.max(1e-9) / 86_400.0;
         let grown = all.bucket_bytes as f64 / 1e9;
@@ -170,6 +188,7 @@ impl Trying<'_> {
             nodes: least + spare,
             spare,
             tiers: Some(tiers),
+            routing: Some(routing),
             outcome: Some(all),
             without_spare: Some(outcome),
             bucket_gb_a_day,
@@ -182,31 +201,38 @@ impl Trying<'_> {
         if self.machine.gpu_gb > 0.0 { self.machine.gpu_gb } else { self.machine.memory_gb }
     }
 
-    /// Doubles until it does, then halves the gap. The fewest nodes, what came of them, and of one less.
-    fn least(&self, tiers: ServiceTiers, fewest: usize) -> Result<Option<(usize, Outcome, Option<Outcome>)>> {
+    /// Doubles until it does, then halves the gap; begins where another routing ended. What came of the most that was tried, where it does not.
+    fn least(
+        &self,
+        tiers: ServiceTiers,
+        routing: Routing,
+        fewest: usize,
+        known: Option<usize>,
+    ) -> Result<Result<Fewest, Outcome>> {
+        let most = known.unwrap_or_else(|| self.most_nodes());
         let (mut too_few, mut fewer) = (fewest - 1, None);
-        let mut enough = fewest;
+        let mut enough = known.unwrap_or(fewest);
         let mut outcome = loop {
-            let outcome = self.run(tiers, enough)?;
+            let outcome = self.run(tiers, routing, enough)?;
             if self.does(&outcome) {
                 break outcome;
             }
-            (too_few, fewer) = (enough, Some(outcome));
-            if enough >= self.most_nodes() {
-                return Ok(None);
+            if enough >= most {
+                return Ok(Err(outcome));
             }
-            enough = (2 * enough).min(self.most_nodes());
+            (too_few, fewer) = (enough, Some(outcome));
+            enough = (2 * enough).min(most);
         };
         while enough - too_few > 1 {
             let middle = usize::midpoint(too_few, enough);
-            let tried = self.run(tiers, middle)?;
+            let tried = self.run(tiers, routing, middle)?;
             if self.does(&tried) {
                 (enough, outcome) = (middle, tried);
             } else {
                 (too_few, fewer) = (middle, Some(tried));
             }
         }
-        Ok(Some((enough, outcome, fewer)))
+        Ok(Ok(Fewest { routing, nodes: enough, outcome, fewer }))
     }
 
     /// Nodes that are busy with what no reuse saves, each row of it at the price of one among many: fewer need not be tried, as a simulation of far too few
@@ -240,14 +266,14 @@ impl Trying<'_> {
         format!("{} with {} nodes", outcome.limit, outcome.nodes)
     }
 
-    fn run(&self, tiers: ServiceTiers, nodes: usize) -> Result<Outcome> {
+    fn run(&self, tiers: ServiceTiers, routing: Routing, nodes: usize) -> Result<Outcome> {
         (self.progress)(&self.machine.name, nodes);
-        let Wanted { load, offers, routing, policy, blend, primer_tokens, most_answers, .. } = self.wanted;
+        let Wanted { load, offers, policy, blend, primer_tokens, most_answers, .. } = self.wanted;
         let questions = (nodes * PER_NODE).clamp(LEAST_QUESTIONS, MOST_QUESTIONS);
         let asked = Load { questions, ..load.clone() }.generate()?;
         let fleet = Fleet {
             nodes,
-            routing: *routing,
+            routing,
             tiers: ServiceTiers { has_bucket: self.wanted.has_bucket, ..tiers },
             policy: *policy,
             admission: AdmissionRule::Cost,
@@ -271,6 +297,7 @@ impl Trying<'_> {
             nodes: 0,
             spare: self.wanted.spare,
             tiers,
+            routing: None,
             outcome,
             without_spare: None,
             bucket_gb_a_day: 0.0,
@@ -334,7 +361,7 @@ mod tests {
             },
             ttft_ms: 4000.0,
             spare: 1,
-            routing: Routing::Hash,
+            routings: vec![Routing::Random, Routing::Hash],
             policy: PolicyKind::Lru,
             blend: None,
             primer_tokens: 0,
@@ -365,6 +392,26 @@ mod tests {
         large.model.weights = 70e9;
         let large = plan_fleet(&large, &|_| Err(Error::invalid_input("none")), &|_, _| ()).unwrap();
         assert!(large.machines.iter().all(|at| at.nodes == 0 && at.limit.contains("fit")), "{large:?}");
+    }
+
+    #[test]
+    fn the_routing_of_fewer_nodes_is_taken() {
+        let nodes = |routings: &[Routing], collections: usize| {
+            let mut wanted = wanted();
+            wanted.offers.machines.truncate(1);
+            (wanted.load.rate, wanted.load.collections, wanted.routings) = (2.0, collections, routings.to_vec());
+            let report = plan_fleet(&wanted, &|_| Err(Error::invalid_input("none")), &|_, _| ()).unwrap();
+            (report.machines[0].nodes, report.machines[0].routing)
+        };
+        // One collection is one node's by hash, and has all of them at random.
+        for collections in [1, 50] {
+            let (random, _) = nodes(&[Routing::Random], collections);
+            let (hash, _) = nodes(&[Routing::Hash], collections);
+            let (both, taken) = nodes(&[Routing::Random, Routing::Hash], collections);
+            let least = [random, hash].into_iter().filter(|nodes| *nodes > 0).min().unwrap();
+            assert!(both == least && both > 0, "{random}, {hash}: {both}");
+            assert_eq!(taken, Some(if hash == both { Routing::Hash } else { Routing::Random }));
+        }
     }
 
     #[test]
