@@ -59,7 +59,7 @@ impl Rope {
     }
 
     /// Cosines and sines of a position.
-    pub(crate) fn angles_len(&self) -> usize {
+    pub fn angles_len(&self) -> usize {
         2 * self.frequencies.len()
     }
 
@@ -93,7 +93,7 @@ impl Rope {
     }
 
     /// Copies the cosines and then the sines of `position`, [`angles_len`](Self::angles_len) in all.
-    pub(crate) fn copy_angles(&self, position: u32, to: &mut [f32]) {
+    pub fn copy_angles(&self, position: u32, to: &mut [f32]) {
         self.with_angles(position, |cos, sin| {
             let (to_cos, to_sin) = to.split_at_mut(cos.len());
             to_cos.copy_from_slice(cos);

@@ -4,6 +4,7 @@ mod check;
 #[allow(dead_code, reason = "the tests of the CPU use more of it")]
 #[path = "../../../tests/it/fixtures.rs"]
 mod fixtures;
+#[allow(dead_code, reason = "as above")]
 #[path = "../../../tests/it/forward.rs"]
 mod forward;
 mod graphs;
