@@ -14,9 +14,7 @@ use ragstone_storage::tier::Tier;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::report::citation::Citation;
-use crate::report::grounding::Grounding;
-use crate::report::nothing_found::NothingFound;
+use self::{citation::Citation, grounding::Grounding, nothing_found::NothingFound};
 use crate::speculation::Speculation;
 
 /// One item of an answer's stream.

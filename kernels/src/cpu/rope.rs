@@ -58,7 +58,7 @@ impl Rope {
         self.head_dim
     }
 
-    /// Cosines and sines of a position.
+    /// How many cosines and sines a position has.
     pub fn angles_len(&self) -> usize {
         2 * self.frequencies.len()
     }
