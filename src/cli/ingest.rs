@@ -227,9 +227,14 @@ async fn listen(
     while let Some(event) = bar.during(events.next()).await.transpose().map_err(is_other)? {
         match event {
             IngestEvent::Begun { id } => number.set(Some(id)),
-            IngestEvent::Progress { files_done, files_total, new, .. } => {
+            IngestEvent::Progress { files_done, files_total, passages_embedded, new, .. } => {
                 far.set(Some((files_done, files_total)));
-                bar.describe(ingesting());
+                // What moves while one large file is embedded.
+                bar.describe(match passages_embedded {
+                    0 => ingesting(),
+                    1 => format!("{}, 1 passage", ingesting()),
+                    passages => format!("{}, {passages} passages", ingesting()),
+                });
                 bar.estimate(left.after(watch.elapsed_s(), (files_done, files_total), new));
                 bar.set(files_done as u64, files_total as u64);
             }

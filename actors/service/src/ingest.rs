@@ -38,12 +38,14 @@ const TELL_WAITING: Duration = Duration::from_secs(2);
 pub enum IngestEvent {
     /// The job's number: it is cancelled by it. Told again where the job was begun anew while it waited.
     Begun { id: u64 },
-    /// How far it is; what it counts is durable.
+    /// How far it is. What it counts is durable, but for `passages_embedded`: of those that have their vectors, the last are not committed yet.
     Progress {
         files_done: usize,
         files_total: usize,
         documents: usize,
         passages_added: usize,
+        #[serde(default)]
+        passages_embedded: usize,
         #[serde(default)]
         new: NewFiles,
     },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ragstone_actors::admission::jobs::JobKind;
 use ragstone_actors::report::events::{Happened, JobNews, JobState, JobSubject};
 use ragstone_actors::upkeep::ingests::{self, Begun};
-use ragstone_corpus::UpsertReport;
+use ragstone_corpus::{UpsertProgress, UpsertReport};
 use ragstone_documents::{Document, FoundFile, file_of, shown, with_given};
 use ragstone_storage::catalog::IngestJob;
 use tokio::sync::mpsc;
@@ -288,7 +288,11 @@ impl<'a> Run<'a> {
         let documents = self.batch.take();
         let (given, mut taken) = (documents.len(), 0);
         if given > 0 {
-            let done = self.ingestor.library.take_in(&self.begun, documents).await?;
+            let (events, far) = (self.events.clone(), self.far());
+            let told = move |UpsertProgress { passages_embedded, .. }| {
+                let _ = events.try_send(Ok(far.clone().with(passages_embedded)));
+            };
+            let done = self.ingestor.library.take_in_telling(&self.begun, documents, told).await?;
             taken = done.documents;
             add(&mut self.report.changes, &done.report);
             self.ingestor.env.fail_point("ingest.after_commit")?;
@@ -302,18 +306,21 @@ impl<'a> Run<'a> {
         if taken < given { Err(stopped()) } else { Ok(()) }
     }
 
-    /// Shows whoever asked for the job how far it is.
-    fn show(&self) {
+    /// How far it is, at its last commit.
+    fn far(&self) -> Far {
         let changes = &self.report.changes;
-        let progress = IngestEvent::Progress {
-            files_done: self.files_done,
-            files_total: self.files_total,
+        Far {
+            files: [self.files_done, self.files_total],
             documents: changes.documents_added + changes.documents_replaced + changes.documents_unchanged,
             passages_added: changes.passages_added,
             new: self.new,
-        };
+        }
+    }
+
+    /// Shows whoever asked for the job how far it is.
+    fn show(&self) {
         // Nobody has to see every step.
-        let _ = self.events.try_send(Ok(progress));
+        let _ = self.events.try_send(Ok(self.far().with(0)));
         self.ingestor.ingests.show(self.files_done as u64, self.files_total as u64);
     }
 
@@ -330,6 +337,24 @@ impl<'a> Run<'a> {
                 total: self.files_total as u64,
             }))
         });
+    }
+}
+
+/// How far a job is, at a commit.
+#[derive(Clone)]
+struct Far {
+    files: [usize; 2],
+    documents: usize,
+    passages_added: usize,
+    new: NewFiles,
+}
+
+impl Far {
+    /// So many more passages have their vectors since then.
+    fn with(self, embedded: usize) -> IngestEvent {
+        let Self { files: [files_done, files_total], documents, passages_added, new } = self;
+        let passages_embedded = passages_added + embedded;
+        IngestEvent::Progress { files_done, files_total, documents, passages_added, passages_embedded, new }
     }
 }
 

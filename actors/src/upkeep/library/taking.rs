@@ -113,11 +113,27 @@ impl Library {
     /// # Errors
     /// `Cancelled` where the ingest was: then nothing more of it is stored.
     pub async fn take_in(&self, of: &Begun, documents: Vec<Document>) -> Result<Taken> {
+        self.take_in_telling(of, documents, |_| ()).await
+    }
+
+    /// As [`take_in`](Self::take_in); `told` hears how far it is, also between two commits.
+    ///
+    /// # Errors
+    /// As [`take_in`](Self::take_in).
+    pub async fn take_in_telling(
+        &self,
+        of: &Begun,
+        documents: Vec<Document>,
+        told: impl Fn(UpsertProgress) + Send + Sync + 'static,
+    ) -> Result<Taken> {
         let (begun, stopping) = (of.clone(), self.0.jobs.stopping().clone());
-        let asked = move |_| match (begun.cancelled.is_cancelled(), stopping.is_cancelled()) {
-            (true, _) => Err(ingests::cancelled(begun.cancelled_by())),
-            (false, true) => Ok(Going::Enough),
-            (false, false) => Ok(Going::On),
+        let asked = move |progress| {
+            told(progress);
+            match (begun.cancelled.is_cancelled(), stopping.is_cancelled()) {
+                (true, _) => Err(ingests::cancelled(begun.cancelled_by())),
+                (false, true) => Ok(Going::Enough),
+                (false, false) => Ok(Going::On),
+            }
         };
         let program = (None, Caller::default());
         self.take(&of.job.collection, documents, program, asked).await.map(|(taken, _)| taken)
