@@ -19,6 +19,8 @@ pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use rayon::prelude::*;
 
     use super::*;
@@ -27,15 +29,13 @@ mod tests {
     fn it_computes_on_one_thread_whatever_the_others_do() {
         assert_eq!(run(rayon::current_num_threads), 1);
         let (free, is_free) = std::sync::mpsc::channel::<()>();
-        let is_free = std::sync::Mutex::new(is_free);
+        let is_free = Arc::new(Mutex::new(is_free));
         // All other threads are taken until it has ended.
-        rayon::scope(|scope| {
-            for _ in 0..rayon::current_num_threads() {
-                scope.spawn(|_| drop(is_free.lock().map(|is_free| is_free.recv())));
-            }
-            let sum = std::thread::spawn(|| run(|| (0..1000_u64).into_par_iter().sum::<u64>())).join();
-            assert_eq!(sum.ok(), Some(499_500));
-            drop(free);
-        });
+        for _ in 0..rayon::current_num_threads() {
+            let is_free = is_free.clone();
+            rayon::spawn(move || drop(is_free.lock().map(|is_free| is_free.recv())));
+        }
+        assert_eq!(run(|| (0..1000_u64).into_par_iter().sum::<u64>()), 499_500);
+        drop(free);
     }
 }
