@@ -9,19 +9,29 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 const NICENESS: i32 = 10;
 
 static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+static ALONE: OnceLock<Option<ThreadPool>> = OnceLock::new();
 
 /// Runs `work`, and what it computes in parallel, on the background's threads; there are as many as of the others. Where the system has no
 /// more threads, on those.
 pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    match POOL.get_or_init(build) {
+    match POOL.get_or_init(|| build(rayon::current_num_threads(), "background")) {
         Some(pool) => pool.install(work),
         None => work(),
     }
 }
 
-fn build() -> Option<ThreadPool> {
-    let builder = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads());
-    let named = builder.thread_name(|index| format!("background-{index}")).start_handler(|_| be_nice());
+/// Runs `work` on one thread of the background: what nobody asked for leaves the other processors alone. Where the system has no more threads, on
+/// those of all else.
+pub fn run_on_one<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    match ALONE.get_or_init(|| build(1, "unasked")) {
+        Some(pool) => pool.install(work),
+        None => work(),
+    }
+}
+
+fn build(threads: usize, name: &'static str) -> Option<ThreadPool> {
+    let builder = ThreadPoolBuilder::new().num_threads(threads);
+    let named = builder.thread_name(move |index| format!("{name}-{index}")).start_handler(|_| be_nice());
     named.build().ok()
 }
 
@@ -46,6 +56,8 @@ mod tests {
         let threads = run(rayon::current_num_threads);
         assert_eq!(threads, rayon::current_num_threads());
         assert_eq!(run(|| (0..1000_u64).into_par_iter().sum::<u64>()), 499_500);
+        assert_eq!(run_on_one(rayon::current_num_threads), 1);
+        assert_eq!(run_on_one(|| (0..1000_u64).into_par_iter().sum::<u64>()), 499_500);
         #[cfg(target_os = "linux")]
         {
             // SAFETY: it takes numbers. 0 is the calling thread.

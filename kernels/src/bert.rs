@@ -1,6 +1,7 @@
 //! The encoder of "BERT: Pre-training of Deep Bidirectional Transformers" and of RoBERTa and XLM-RoBERTa, which differ from it in where
 //! positions begin, on the crate's own matrix products.
 
+mod attend;
 mod kernels;
 mod text;
 
@@ -9,9 +10,10 @@ use serde::Deserialize;
 
 use crate::aligned::SharedMut;
 use crate::error::{Error, Result};
-use crate::linear::{Input, Linear, Output, Precision, Weights};
-use crate::simd::{self, Path};
+use crate::linear::{Activations, Format, Input, Linear, Output, Precision, Weights};
+use crate::simd::{self, Path, Paths, Work};
 use crate::weights::{Checkpoint, Tensor};
+use attend::AttendBf16;
 use kernels::{AddNorm, Attend, Gelu};
 pub(crate) use text::{Role, TextEncoder, TextModelFolder};
 
@@ -137,7 +139,13 @@ impl Config {
     }
 }
 
-/// The weights, f32 unless the file has bf16.
+/// What embeddings are computed in: bf16 where these kernels multiply it faster than f32. Vectors of both are compared with each other
+/// (docs/decisions/0119-embeddings-in-bf16.md).
+pub(crate) fn fastest(kernels: &Paths) -> Precision {
+    if kernels.of(Work::Bf16Products).has_bf16_products() { Precision::Bf16 } else { Precision::F32 }
+}
+
+/// The weights.
 pub(crate) struct Bert {
     /// `[vocabulary, hidden]`.
     words: Vec<f32>,
@@ -149,6 +157,8 @@ pub(crate) struct Bert {
     layers: Vec<Layer>,
     hidden: usize,
     heads: usize,
+    /// What products read, those of attention, too.
+    format: Format,
 }
 
 /// A text, or a pair of texts, in tokens.
@@ -176,10 +186,12 @@ struct Norm {
 }
 
 impl Bert {
+    /// Computes in `precision`, of which there are f32, the reference, and bf16.
+    ///
     /// # Errors
     /// `InvalidModel` for tensors that are missing or do not fit `config`, which was checked.
-    pub(crate) fn load(checkpoint: &Checkpoint, config: &Config) -> Result<Self> {
-        let loader = Loader::new(checkpoint, config);
+    pub(crate) fn load(checkpoint: &Checkpoint, config: &Config, precision: Precision) -> Result<Self> {
+        let loader = Loader::new(checkpoint, config, precision);
         let hidden = config.hidden_size;
         let positions =
             loader.values("embeddings.position_embeddings.weight", &[config.max_position_embeddings, hidden])?;
@@ -193,6 +205,7 @@ impl Bert {
                 .collect::<Result<_>>()?,
             hidden,
             heads: config.num_attention_heads,
+            format: if precision == Precision::F32 { Format::F32 } else { Format::Bf16 },
         })
     }
 
@@ -206,19 +219,26 @@ impl Bert {
         let mut qkv = vec![0.0; rows * 3 * self.hidden];
         let mut attended = vec![0.0; rows * self.hidden];
         let mut change = vec![0.0; rows * self.hidden];
-        let mut inner = Vec::new();
+        let (mut rounded, mut inner) = (Activations::default(), Inner::default());
         for layer in &self.layers {
-            layer.qkv.forward(Input::f32(&hidden, rows), Output::Store(&mut qkv));
+            layer.qkv.forward(self.input(&hidden, rows, &mut rounded), Output::Store(&mut qkv));
             self.attend(texts, &qkv, &mut attended);
-            layer.attention_output.forward(Input::f32(&attended, rows), Output::Store(&mut change));
+            layer.attention_output.forward(self.input(&attended, rows, &mut rounded), Output::Store(&mut change));
             layer.attention_norm.add_norm(&mut hidden, &change);
-            inner.resize(rows * layer.intermediate.out_features(), 0.0);
-            layer.intermediate.forward(Input::f32(&hidden, rows), Output::Store(&mut inner));
-            inner.par_chunks_mut(VALUES_PER_TASK).for_each(|values| simd::dispatch(Path::best(), Gelu(values)));
-            layer.output.forward(Input::f32(&inner, rows), Output::Store(&mut change));
+            let inner = layer.inner(self.input(&hidden, rows, &mut rounded), rows, &mut inner);
+            layer.output.forward(inner, Output::Store(&mut change));
             layer.output_norm.add_norm(&mut hidden, &change);
         }
         hidden
+    }
+
+    /// Rows as products read them.
+    fn input<'a>(&self, values: &'a [f32], rows: usize, rounded: &'a mut Activations) -> Input<'a> {
+        if self.format == Format::F32 {
+            return Input::f32(values, rows);
+        }
+        rounded.encode(self.format, values, rows);
+        Input::from(&*rounded)
     }
 
     fn embed(&self, texts: &[Sequence], rows: usize) -> Vec<f32> {
@@ -248,9 +268,34 @@ impl Bert {
         // Tasks write disjoint places: each has its own rows or its own columns.
         let out = SharedMut::new(out);
         tasks.into_par_iter().for_each(|(rows, head)| {
-            let head_dim = self.hidden / self.heads;
-            simd::dispatch(Path::best(), Attend { qkv, rows, head, head_dim, hidden: self.hidden, out });
+            let (hidden, head_dim) = (self.hidden, self.hidden / self.heads);
+            match self.format {
+                Format::F32 => simd::dispatch(Path::best(), Attend { qkv, rows, head, head_dim, hidden, out }),
+                _ => simd::dispatch(Path::best(), AttendBf16 { qkv, rows, head, head_dim, hidden, out }),
+            }
         });
+    }
+}
+
+/// Rows between the two products of a feed-forward part, whose memory is kept from one layer to the next.
+#[derive(Default)]
+struct Inner {
+    wide: Vec<f32>,
+    rounded: Activations,
+}
+
+impl Layer {
+    /// `gelu(x W^T + b)`, as the next product reads it.
+    fn inner<'a>(&self, x: Input<'_>, rows: usize, inner: &'a mut Inner) -> Input<'a> {
+        let Inner { wide, rounded } = inner;
+        if self.intermediate.format() == Format::F32 {
+            wide.resize(rows * self.intermediate.out_features(), 0.0);
+            self.intermediate.forward(x, Output::Store(wide));
+            wide.par_chunks_mut(VALUES_PER_TASK).for_each(|values| simd::dispatch(Path::best(), Gelu(values)));
+            return Input::f32(wide, rows);
+        }
+        self.intermediate.forward_gelu(x, rounded);
+        Input::from(&*rounded)
     }
 }
 
@@ -270,15 +315,16 @@ struct Loader<'a> {
     prefix: &'static str,
     hidden: usize,
     epsilon: f32,
+    precision: Precision,
 }
 
 impl<'a> Loader<'a> {
-    fn new(checkpoint: &'a Checkpoint, config: &Config) -> Self {
+    fn new(checkpoint: &'a Checkpoint, config: &Config, precision: Precision) -> Self {
         let prefix = config.family.prefix();
         // Checkpoints saved with a head on top carry the name of the body.
         let is_named = checkpoint.contains(&format!("{prefix}embeddings.word_embeddings.weight"));
         let prefix = if is_named { prefix } else { "" };
-        Self { checkpoint, prefix, hidden: config.hidden_size, epsilon: config.layer_norm_eps as f32 }
+        Self { checkpoint, prefix, hidden: config.hidden_size, epsilon: config.layer_norm_eps as f32, precision }
     }
 
     fn layer(&self, layer: usize, inner: usize) -> Result<Layer> {
@@ -291,7 +337,7 @@ impl<'a> Loader<'a> {
             biases.append(&mut self.values(&format!("{name}.bias"), &[self.hidden])?);
         }
         Ok(Layer {
-            qkv: linear([3 * self.hidden, self.hidden], Weights::F32(&weights), &biases),
+            qkv: linear([3 * self.hidden, self.hidden], Weights::F32(&weights), &biases, self.precision),
             attention_output: self.linear(&name("attention.output.dense"), square)?,
             attention_norm: self.norm(&name("attention.output.LayerNorm"))?,
             intermediate: self.linear(&name("intermediate.dense"), [inner, self.hidden])?,
@@ -303,8 +349,8 @@ impl<'a> Loader<'a> {
     fn linear(&self, name: &str, shape: [usize; 2]) -> Result<Linear> {
         let bias = self.values(&format!("{name}.bias"), &shape[..1])?;
         Ok(match self.checkpoint.tensor(&format!("{}{name}.weight", self.prefix), &shape)? {
-            Tensor::F32(values) => linear(shape, Weights::F32(&values), &bias),
-            Tensor::Bf16(bits) => linear(shape, Weights::Bf16(&bits), &bias),
+            Tensor::F32(values) => linear(shape, Weights::F32(&values), &bias, self.precision),
+            Tensor::Bf16(bits) => linear(shape, Weights::Bf16(&bits), &bias, self.precision),
         })
     }
 
@@ -326,12 +372,12 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Loads products that stand on top of a body.
+/// Loads products that stand on top of a body. They are few: in f32.
 pub(crate) struct HeadLoader<'a>(Loader<'a>);
 
 impl<'a> HeadLoader<'a> {
     pub(crate) fn new(folder: &'a TextModelFolder) -> Self {
-        Self(Loader::new(&folder.checkpoint, &folder.config))
+        Self(Loader::new(&folder.checkpoint, &folder.config, Precision::F32))
     }
 
     /// One that is named after the body, `[outputs, inputs]`.
@@ -351,7 +397,6 @@ impl<'a> HeadLoader<'a> {
     }
 }
 
-/// Embeddings are compared with those of other runs: they are computed in f32 wherever they are.
-fn linear([outputs, inputs]: [usize; 2], weights: Weights<'_>, bias: &[f32]) -> Linear {
-    Linear::new(outputs, inputs, weights, Some(bias), Precision::F32)
+fn linear([outputs, inputs]: [usize; 2], weights: Weights<'_>, bias: &[f32], precision: Precision) -> Linear {
+    Linear::new(outputs, inputs, weights, Some(bias), precision)
 }

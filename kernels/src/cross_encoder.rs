@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::bert::{Config, Family, HeadLoader, Role, TextEncoder, TextModelFolder};
 use crate::error::{Error, Result};
-use crate::linear::{Input, Linear, Output};
+use crate::linear::{Input, Linear, Output, Precision};
 
 const ROLE: Role = Role {
     name: "cross-encoder",
@@ -54,7 +54,7 @@ impl CrossEncoder {
                 format!("{} tells {labels} labels apart and not one; {}", folder.path().display(), ROLE.instead);
             return Err(Error::unsupported(message));
         }
-        let text = TextEncoder::load(&folder, MAX_TOKENS)?;
+        let text = TextEncoder::load(&folder, MAX_TOKENS, Precision::F32)?;
         let head = Head::load(&HeadLoader::new(&folder), &folder.config)?;
         let encoder = Self { text, head };
         // What would fail for every pair is told now.

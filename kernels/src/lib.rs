@@ -6,6 +6,7 @@
 compile_error!("the kernels pack pairs of numbers into little-endian words");
 
 pub mod adapter;
+pub mod aside;
 pub mod backend;
 pub mod background;
 mod bert;

@@ -8,6 +8,7 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::{FutureExt, Stream, StreamExt, stream};
 use schemars::JsonSchema;
@@ -79,13 +80,15 @@ struct Inner {
     stop: CancellationToken,
     turns: [Arc<Mutex<()>>; JobKind::ALL.len()],
     here: watch::Sender<[usize; JobKind::ALL.len()]>,
+    /// How many of each kind began so far.
+    begun: [AtomicU64; JobKind::ALL.len()],
 }
 
 impl Jobs {
     /// A room whose jobs run on `runtime`, a multi-thread one.
     pub(crate) fn new(runtime: Handle) -> Self {
         let (stop, here) = (CancellationToken::new(), watch::Sender::new([0; JobKind::ALL.len()]));
-        Self(Arc::new(Inner { runtime, stop, turns: Default::default(), here }))
+        Self(Arc::new(Inner { runtime, stop, turns: Default::default(), here, begun: Default::default() }))
     }
 
     /// Begins a job at once; what becomes of it. It goes on if the result is dropped.
@@ -165,6 +168,12 @@ impl Jobs {
         drop(here.wait_for(|here| here.iter().all(|jobs| *jobs == 0)).await);
     }
 
+    /// How many jobs of other kinds began so far: whoever looks now and then sees what came and went in between.
+    pub(crate) fn begun_but(&self, kind: JobKind) -> u64 {
+        let others = JobKind::ALL.into_iter().zip(&self.0.begun).filter(|(other, _)| *other != kind);
+        others.map(|(_, begun)| begun.load(Ordering::Relaxed)).sum()
+    }
+
     /// The jobs that run or wait for their turn.
     pub fn status(&self) -> Vec<JobsStatus> {
         let here = *self.0.here.borrow();
@@ -179,6 +188,7 @@ struct Here(Jobs, JobKind);
 impl Here {
     fn new(jobs: &Jobs, kind: JobKind) -> Self {
         jobs.0.here.send_modify(|here| here[kind as usize] += 1);
+        jobs.0.begun[kind as usize].fetch_add(1, Ordering::Relaxed);
         Self(jobs.clone(), kind)
     }
 }

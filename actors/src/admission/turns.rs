@@ -5,6 +5,7 @@
 mod ahead;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ struct PlacesInner {
     name: &'static str,
     capacity: usize,
     held: Mutex<HashMap<Caller, usize>>,
+    /// How often places were taken so far.
+    given: AtomicU64,
 }
 
 /// A place, or some that were taken together; free again when this is dropped.
@@ -52,7 +55,7 @@ pub struct Place {
 impl Places {
     /// `capacity` places; `name` is what errors and the metric of refusals say.
     pub fn new(name: &'static str, capacity: usize) -> Self {
-        Self(Arc::new(PlacesInner { name, capacity, held: Mutex::default() }))
+        Self(Arc::new(PlacesInner { name, capacity, held: Mutex::default(), given: AtomicU64::new(0) }))
     }
 
     /// Takes a place.
@@ -73,6 +76,7 @@ impl Places {
         self.check(&held, caller, count)?;
         *held.entry(caller).or_default() += count;
         drop(held);
+        self.0.given.fetch_add(1, Ordering::Relaxed);
         Ok(Place { places: self.clone(), caller, count })
     }
 
@@ -87,6 +91,11 @@ impl Places {
     /// How many are taken.
     pub fn taken(&self) -> usize {
         self.held().values().sum()
+    }
+
+    /// How often places were taken so far: whoever looks now and then sees what came and went in between.
+    pub(crate) fn given(&self) -> u64 {
+        self.0.given.load(Ordering::Relaxed)
     }
 
     /// Whether the caller may have `count` more.
@@ -231,6 +240,17 @@ impl Turns {
     /// one only while more than half are free, so that whoever comes next finds one at once.
     pub fn for_long_work(at_once: usize, most_each: usize, env: Env) -> Self {
         Self::with(at_once, Some(most_each.max(1)), (at_once, None), env)
+    }
+
+    /// How many have a turn or wait for one.
+    pub(crate) fn wanted(&self) -> usize {
+        let state = self.state();
+        state.running + state.waiting.len()
+    }
+
+    /// How many turns were given so far.
+    pub(crate) fn given(&self) -> u64 {
+        self.state().given
     }
 
     /// Waits for a turn. Dropped before it comes, it leaves the line.

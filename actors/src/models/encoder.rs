@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ragstone_corpus::{PassageEncoder, Unrelated};
-use ragstone_kernels::background;
+use ragstone_kernels::{aside, background};
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::Result;
@@ -47,7 +47,8 @@ impl PassageEncoder for ModelEncoder {
     }
 
     fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
-        self.sentence.encode_query(text)
+        // Beside what the engine computes, not behind it.
+        aside::run(|| self.sentence.encode_query(text))
     }
 
     fn dimension(&self) -> usize {

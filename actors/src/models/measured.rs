@@ -78,7 +78,8 @@ impl Measured {
             if stopping.is_cancelled() {
                 return Err(Error::new(ErrorKind::Cancelled, "the service stops"));
             }
-            background::run(|| encoder.encode_query(question))
+            // Nobody asked for it: it leaves processors to whoever comes.
+            background::run_on_one(|| encoder.encode_query(question))
         };
         let unrelated = Unrelated::measure(&embed)?;
         let record = Record { questions: Unrelated::questions(), unrelated };

@@ -123,7 +123,9 @@ impl Parts {
             catalog: catalog.clone(),
             jobs: jobs.clone(),
             runtime,
+            processors: processors.clone(),
             aside: CancellationToken::new(),
+            quiet: std::sync::Mutex::default(),
         });
         Ok(Inner {
             api_keys: ApiKeys::open(catalog.clone(), pipeline.env.clone())?,

@@ -11,6 +11,7 @@
 //! A model that was not calibrated is not blended unless its owner says so, and one of which no way is certified is not blended at all.
 
 mod deviation;
+mod idle;
 mod prompts;
 mod request;
 mod search;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use futures::Stream;
 use ragstone_corpus::{Corpus, Scope};
 use ragstone_env::Env;
+use ragstone_kernels::background;
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::prompt::primer::Primer;
@@ -34,6 +36,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use self::deviation::{AttentionDeviation, Deviation};
+use self::idle::{Seen, idle};
 pub use self::prompts::Asked;
 pub use self::request::Calibrate;
 use self::search::{Grid, frontier, most_trials, search};
@@ -46,6 +49,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::models::language_model::LanguageModel;
 use crate::prefill::Rule;
 use crate::report::Blending;
+use crate::admission::turns::Turns;
 
 /// A file of this name in a model's folder is its calibration, where it is of the same weights.
 pub const FILE_NAME: &str = "calibration.json";
@@ -68,10 +72,6 @@ const SHALLOW: usize = 8;
 const TIE_BF16: f32 = 0.25;
 /// In f32 sums differ by their order.
 const TIE_F32: f32 = 0.001;
-/// How long a new model's service must have had nothing to do.
-const IDLE: Duration = Duration::from_secs(20);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-
 /// What a calibration tells on its way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -128,8 +128,12 @@ pub(crate) struct Inner {
     pub catalog: Arc<Catalog>,
     pub jobs: Jobs,
     pub runtime: Handle,
+    /// Turns of searches and embeddings.
+    pub processors: Turns,
     /// Tells the calibration that runs by itself that somebody wants one now.
     pub aside: CancellationToken,
+    /// What had been asked of the service when it last had nothing to do.
+    pub quiet: Mutex<Seen>,
 }
 
 impl Calibrator {
@@ -199,12 +203,6 @@ impl Calibrator {
         });
     }
 
-    fn is_idle(&self) -> bool {
-        let pipeline = &self.0.pipeline;
-        let others = self.0.jobs.status().iter().any(|status| status.kind != JobKind::Calibration);
-        pipeline.admission.taken() == 0 && pipeline.background.pending() == 0 && !others
-    }
-
     fn check_can_move(&self) -> Result<()> {
         if self.0.pipeline.known.can_move() {
             return Ok(());
@@ -249,6 +247,8 @@ impl Calibrator {
         let mut try_way = trial(model, env, (prompts, fillers), answers, is_wanted, tie);
         let (me, tried, budget) = (self.clone(), all.clone(), wanted.budget);
         let most = if wanted.frontier { all.len() * count } else { most_trials(all.len(), count) };
+        // What nobody asked for takes one processor, and of a GPU what is free.
+        let leaves_processors = patient.is_some() && matches!(model, LanguageModel::Cpu(_));
         let found = blocking(move || {
             let mut made = 0;
             let mut trial = |_: usize, way: &Way, prompt: usize| {
@@ -256,7 +256,10 @@ impl Calibrator {
                 drop(events.try_send(Ok(CalibrationEvent::Progress { name: way.name(), trials: made, most })));
                 made += 1;
                 loop {
-                    let tried = try_way(way, prompt);
+                    let tried = match leaves_processors {
+                        true => background::run_on_one(|| try_way(way, prompt)),
+                        false => try_way(way, prompt),
+                    };
                     match (&tried, &patient) {
                         (Err(error), Some(runtime)) if error.kind() == ErrorKind::Cancelled => {
                             runtime.block_on(idle(&me.0.jobs, &Arc::downgrade(&me.0)))?;
@@ -348,18 +351,6 @@ fn grid(layers: usize, wanted: &Calibrate, most: usize) -> Grid {
         ratios: ratios.to_vec(),
         primers: PRIMERS.into_iter().filter(|primer| *primer <= most).collect(),
     }
-}
-
-/// Waits until nothing was asked for a while.
-async fn idle(jobs: &Jobs, inner: &Weak<Inner>) -> Result<()> {
-    let mut idle = Duration::ZERO;
-    while idle < IDLE {
-        let slept = jobs.stopping().run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await;
-        let me = inner.upgrade().filter(|me| slept.is_some() && !me.aside.is_cancelled());
-        let Some(me) = me else { return Err(gone()) };
-        idle = if Calibrator(me).is_idle() { idle + LOOK_EVERY } else { Duration::ZERO };
-    }
-    Ok(())
 }
 
 fn gone() -> Error {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::activation::gelu_of_erf;
 use crate::aligned::{Aligned, SharedMut};
 use crate::model::layer_norm;
 use crate::simd::{Kernel, Vector, add_products, exp};
@@ -41,39 +42,15 @@ impl Kernel for Gelu<'_> {
         // `last`.
         unsafe {
             for values in whole.chunks_exact_mut(V::LANES) {
-                gelu(V::load(values.as_ptr())).store(values.as_mut_ptr());
+                gelu_of_erf(V::load(values.as_ptr())).store(values.as_mut_ptr());
             }
-            gelu(V::load(last.as_ptr())).store(last.as_mut_ptr());
+            gelu_of_erf(V::load(last.as_ptr())).store(last.as_mut_ptr());
         }
         rest.copy_from_slice(&last[..rest.len()]);
     }
 }
 
-/// With the complementary error function of "Handbook of Mathematical Functions", 7.1.26, which is off by 1.5e-7 at
-/// most: `erfc(z) = p(t) e^(-z^2)` with `t = 1 / (1 + 0.3275911 z)`, for z >= 0. By symmetry the GELU is
-/// `max(x, 0) - |x| / 2 erfc(|x| / sqrt 2)` for either sign, where nothing cancels.
-///
-/// # Safety
-/// The machine must have the instruction set of `V`.
-#[inline(always)]
-unsafe fn gelu<V: Vector>(x: V) -> V {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let zero = V::splat(0.0);
-        let size = zero.sub(x).max(x);
-        let z = size.mul(V::splat(std::f32::consts::FRAC_1_SQRT_2));
-        let t = V::splat(1.0).div(z.mul_add(V::splat(0.327_591_1), V::splat(1.0)));
-        let mut sum = V::splat(1.061_405_4);
-        sum = sum.mul_add(t, V::splat(-1.453_152));
-        sum = sum.mul_add(t, V::splat(1.421_413_8));
-        sum = sum.mul_add(t, V::splat(-0.284_496_74));
-        sum = sum.mul_add(t, V::splat(0.254_829_6));
-        let erfc = sum.mul(t).mul(exp(zero.sub(z.mul(z))));
-        zero.max(x).sub(size.mul(V::splat(0.5)).mul(erfc))
-    }
-}
-
-/// The attention of one head over one text.
+/// The attention of one head over one text, in f32: the reference of what is [faster](super::attend::AttendBf16).
 pub(super) struct Attend<'a> {
     /// `[all rows, 3 * hidden]`: queries, keys, values.
     pub(super) qkv: &'a [f32],
@@ -190,6 +167,7 @@ unsafe fn softmax<V: Vector>(scores: &mut [f32], len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bert::attend::AttendBf16;
     use crate::simd::{Path, dispatch};
 
     fn random(len: usize) -> Vec<f32> {
@@ -244,26 +222,33 @@ mod tests {
     #[test]
     fn attention_agrees_with_f64() {
         let (heads, before) = (2, 3);
-        for (len, head_dim) in [(1, 8), (5, 32), (67, 32), (130, 20)] {
+        for (len, head_dim) in [(1, 8), (5, 32), (67, 32), (130, 20), (64, 64), (9, 33)] {
             let hidden = heads * head_dim;
             let qkv = random((before + len) * 3 * hidden);
             let at = |row: usize, part: usize, column: usize| {
                 f64::from(qkv[((before + row) * 3 + part) * hidden + head_dim + column])
             };
-            for &path in Path::available() {
-                let mut out = vec![9.0; (before + len) * hidden];
-                let shared = SharedMut::new(&mut out);
-                let rows = before..before + len;
-                dispatch(path, Attend { qkv: &qkv, rows, head: 1, head_dim, hidden, out: shared });
-                for row in 0..len {
+            let exact: Vec<Vec<f64>> = (0..len)
+                .map(|row| {
                     let score = |key| (0..head_dim).map(|c| at(row, 0, c) * at(key, 1, c)).sum::<f64>();
                     let weights: Vec<f64> = (0..len).map(|key| (score(key) / (head_dim as f64).sqrt()).exp()).collect();
-                    for column in 0..head_dim {
-                        let sum: f64 =
-                            weights.iter().enumerate().map(|(key, weight)| weight * at(key, 2, column)).sum();
-                        let exact = sum / weights.iter().sum::<f64>();
+                    let sum = |column| weights.iter().enumerate().map(|(key, w)| w * at(key, 2, column)).sum::<f64>();
+                    (0..head_dim).map(|column| sum(column) / weights.iter().sum::<f64>()).collect()
+                })
+                .collect();
+            for (&path, is_bf16) in Path::available().iter().flat_map(|path| [(path, false), (path, true)]) {
+                let mut out = vec![9.0; (before + len) * hidden];
+                let (shared, rows, head) = (SharedMut::new(&mut out), before..before + len, 1);
+                match is_bf16 {
+                    false => dispatch(path, Attend { qkv: &qkv, rows, head, head_dim, hidden, out: shared }),
+                    true => dispatch(path, AttendBf16 { qkv: &qkv, rows, head, head_dim, hidden, out: shared }),
+                }
+                // Values of 2 at most, rounded to 1/256 of them; so are weights, whose errors meet in no order.
+                let error = if is_bf16 { 0.03 } else { 1e-5 };
+                for (row, exact) in exact.iter().enumerate() {
+                    for (column, exact) in exact.iter().enumerate() {
                         let ours = f64::from(out[(before + row) * hidden + head_dim + column]);
-                        assert!((ours - exact).abs() < 1e-5, "{path:?} {len} {head_dim}: {ours} for {exact}");
+                        assert!((ours - exact).abs() < error, "{path:?} {len} {head_dim}: {ours} for {exact}");
                     }
                 }
                 assert!(out.chunks(hidden).all(|row| row[..head_dim].iter().all(|value| *value == 9.0)));

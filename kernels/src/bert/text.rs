@@ -8,6 +8,7 @@ use tokenizers::{Encoding, PostProcessor, Tokenizer, TruncationParams};
 use super::{Bert, Config, Family, Sequence};
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
+use crate::linear::Precision;
 use crate::weights::Checkpoint;
 
 /// Tokens computed at once, unless one text is longer: enough to keep the matrix product busy, at some 15 MB of
@@ -87,11 +88,11 @@ pub(crate) struct TextEncoder {
 }
 
 impl TextEncoder {
-    /// Loads the body; texts are cut at `most_tokens`, or as many as the model has positions for.
-    pub(crate) fn load(folder: &TextModelFolder, most_tokens: usize) -> Result<Self> {
+    /// Loads the body, which computes in `precision`; texts are cut at `most_tokens`, or as many as the model has positions for.
+    pub(crate) fn load(folder: &TextModelFolder, most_tokens: usize, precision: Precision) -> Result<Self> {
         let config = &folder.config;
         let encoder = Self {
-            model: Bert::load(&folder.checkpoint, config)?,
+            model: Bert::load(&folder.checkpoint, config, precision)?,
             tokenizer: folder.tokenizer.clone(),
             role: folder.role,
             hidden: config.hidden_size,

@@ -278,6 +278,22 @@ impl Linear {
         }
     }
 
+    /// `gelu(x W^T + bias)` with the GELU of encoders, as rows of bf16.
+    ///
+    /// # Panics
+    /// If a shape or the input's format does not fit.
+    pub(crate) fn forward_gelu(&self, x: Input<'_>, out: &mut Activations) {
+        self.forward_gelu_on([self.format.path(), Format::Bf16.path()], x, out);
+    }
+
+    /// [`Linear::forward_gelu`] on given instruction sets: that of these products, and that of those which read `out`.
+    fn forward_gelu_on(&self, [path, next]: [Path; 2], x: Input<'_>, out: &mut Activations) {
+        assert!(self.gate.is_none(), "a gated layer has an activation of its own");
+        let raw = out.reshape_raw(Format::Bf16, next == Path::Amx, x.rows, self.out_features());
+        let RawRows::Bf16 { halves, places } = raw else { unreachable!("rows of bf16 were asked for") };
+        self.run(path, path == Path::Amx, x, Sink::GeluBf16 { to: SharedMut::new(halves), places });
+    }
+
     /// `has_tiles` says whether products of bf16 and of bytes are made by [`amx`].
     fn run(&self, path: Path, has_tiles: bool, x: Input<'_>, sink: Sink) {
         assert_eq!(x.format, self.format, "the input's format");

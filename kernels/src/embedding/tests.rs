@@ -35,25 +35,32 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
+/// Both precisions, beside transformers and each other; the one in f32.
 fn check(folder: &Path, expected: &str) -> SentenceEncoder {
-    let encoder = SentenceEncoder::load(folder).unwrap();
     let texts = texts();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let expected = reference(expected);
-    let vectors = encoder.encode(&texts).unwrap();
-    assert_eq!(vectors.len(), expected.len());
-    for ((text, ours), theirs) in texts.iter().zip(&vectors).zip(&expected) {
-        assert_eq!(ours.len(), encoder.dimension());
-        let likeness = cosine(ours, theirs);
-        assert!(likeness >= 0.9999, "cosine {likeness} for {text:?}");
-        let length: f32 = ours.iter().map(|v| v * v).sum();
-        assert!((length - 1.0).abs() < 1e-5, "length {length} for {text:?}");
-    }
-    // A vector does not depend on what else is encoded with it.
-    for (text, vector) in texts.iter().zip(&vectors) {
-        assert_eq!(encoder.encode(&[text]).unwrap()[0], *vector);
-    }
-    encoder
+    let [exact, rounded] = [Precision::F32, Precision::Bf16].map(|precision| {
+        let encoder = SentenceEncoder::load_in(folder, precision).unwrap();
+        let vectors = encoder.encode(&texts).unwrap();
+        assert_eq!(vectors.len(), expected.len());
+        for ((text, ours), theirs) in texts.iter().zip(&vectors).zip(&expected) {
+            assert_eq!(ours.len(), encoder.dimension());
+            let likeness = cosine(ours, theirs);
+            println!("{precision:?}: cosine {likeness:.9} against transformers");
+            assert!(likeness >= 0.9999, "{precision:?}: cosine {likeness} for {text:?}");
+            let length: f32 = ours.iter().map(|v| v * v).sum();
+            assert!((length - 1.0).abs() < 1e-5, "length {length} for {text:?}");
+        }
+        // A vector does not depend on what else is encoded with it.
+        for (text, vector) in texts.iter().zip(&vectors) {
+            assert_eq!(encoder.encode(&[text]).unwrap()[0], *vector);
+        }
+        encoder
+    });
+    // What one has stored the other finds.
+    assert_eq!(exact.identity(), rounded.identity());
+    exact
 }
 
 fn candle_config(folder: &Path) -> candle_transformers::models::bert::Config {
@@ -94,6 +101,67 @@ fn minilm_agrees_with_transformers() {
     if let Some(folder) = from_outside("RAGSTONE_EMBEDDER", "folder of all-MiniLM-L6-v2") {
         let folder = Path::new(&folder);
         check_candle(folder, &check(folder, "minilm.safetensors"));
+    }
+}
+
+/// What both precisions say of each other is what decides which passage is nearer: similarities, and who is among the first.
+#[test]
+fn minilm_in_bf16_finds_what_it_finds_in_f32() {
+    let Some(folder) = from_outside("RAGSTONE_EMBEDDER", "folder of all-MiniLM-L6-v2") else { return };
+    let [exact, rounded] =
+        [Precision::F32, Precision::Bf16].map(|precision| SentenceEncoder::load_in(Path::new(&folder), precision).unwrap());
+    let mut rng = fastrand::Rng::with_seed(3);
+    let words: Vec<String> = texts().iter().flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let mut text = |most: usize| {
+        let len = 3 + rng.usize(..most);
+        (0..len).map(|_| words[rng.usize(..words.len())].as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let (passages, questions): (Vec<String>, Vec<String>) =
+        ((0..120).map(|_| text(150)).collect(), (0..40).map(|_| text(12)).collect());
+    let encode = |encoder: &SentenceEncoder, texts: &[String]| {
+        encoder.encode(&texts.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+    };
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let nearest = |question: &[f32], passages: &[Vec<f32>]| {
+        let mut order: Vec<usize> = (0..passages.len()).collect();
+        order.sort_by(|a, b| dot(question, &passages[*b]).total_cmp(&dot(question, &passages[*a])));
+        order.truncate(10);
+        order
+    };
+    let [ours, theirs] = [&exact, &rounded].map(|encoder| (encode(encoder, &questions), encode(encoder, &passages)));
+    let (mut least, mut furthest, mut same, mut mixed) = (1.0_f64, 0.0_f32, 0, 0);
+    for (a, b) in ours.0.iter().chain(&ours.1).zip(theirs.0.iter().chain(&theirs.1)) {
+        least = least.min(cosine(a, b));
+    }
+    for (a, b) in ours.0.iter().zip(&theirs.0) {
+        for (p, q) in ours.1.iter().zip(&theirs.1) {
+            furthest = furthest.max((dot(a, p) - dot(b, q)).abs()).max((dot(a, p) - dot(b, p)).abs());
+        }
+        let first = nearest(a, &ours.1);
+        same += nearest(b, &theirs.1).iter().filter(|index| first.contains(index)).count();
+        // A question of one machine over passages of another.
+        mixed += nearest(b, &ours.1).iter().filter(|index| first.contains(index)).count();
+    }
+    let of = 10 * questions.len();
+    println!("cosine {least:.6} at least, similarities {furthest:.5} apart at most, {same} and {mixed} of {of} among the first ten");
+    assert!(least >= 0.9999, "{least}");
+    assert!(furthest < 0.01, "{furthest}");
+    // Random words are harder to tell apart than texts.
+    assert!(same * 100 >= of * 95 && mixed * 100 >= of * 95, "{same} and {mixed} of {of}");
+}
+
+#[test]
+fn bf16_is_taken_where_it_is_multiplied_faster() {
+    use crate::simd::Path as Kernels;
+    for (path, precision) in [
+        (Kernels::Amx, Precision::Bf16),
+        (Kernels::Avx512Bf16, Precision::Bf16),
+        (Kernels::Avx512Vnni, Precision::F32),
+        (Kernels::Avx512, Precision::F32),
+        (Kernels::Avx2, Precision::F32),
+        (Kernels::Portable, Precision::F32),
+    ] {
+        assert_eq!(fastest(&Paths::all(path)), precision, "{path:?}");
     }
 }
 

@@ -11,6 +11,7 @@
 //! 5. Runs of characters. A character stays together with its marks.
 
 mod sections;
+mod sentences;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,6 +19,7 @@ use std::ops::Range;
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::scripts;
+use sentences::sentences;
 use ragstone_documents::element::{self, Element};
 
 /// A token stands for at most this many bytes. WordPiece calls any word over 100 characters one unknown token; without a
@@ -113,7 +115,7 @@ fn tail(text: &str, most: usize, count: &dyn Fn(&str) -> usize) -> usize {
     if most == 0 {
         return text.len();
     }
-    let sentences = || between_clusters(text, text.split_sentence_bound_indices());
+    let sentences = || between_clusters(text, sentences(text));
     let words = || between_clusters(text, text.split_word_bound_indices());
     last_fitting(text, sentences(), most, count)
         .or_else(|| last_fitting(text, words(), most, count))
@@ -135,7 +137,7 @@ fn break_down<'a>(
     atoms: &mut Vec<(&'a str, usize)>,
 ) {
     let (pieces, finer): (Vec<&str>, Border) = match border {
-        Border::Sentence => (pieces(text, between_clusters(text, text.split_sentence_bound_indices())), Border::Clause),
+        Border::Sentence => (pieces(text, between_clusters(text, sentences(text))), Border::Clause),
         Border::Clause => (clauses(text), Border::Word),
         Border::Word => (pieces(text, between_clusters(text, text.split_word_bound_indices())), Border::Characters),
         Border::Characters => (runs(text), Border::Characters),

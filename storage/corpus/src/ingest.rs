@@ -1,5 +1,7 @@
 //! Takes documents in: what changed is cut, embedded, tokenized and committed, in groups.
 
+mod claimed;
+mod stages;
 mod upserting;
 
 use std::collections::{HashMap, HashSet};
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +29,10 @@ const SPECIAL_TOKENS: usize = 2;
 const EMBED_TEXTS: usize = 32;
 /// Bytes of them: about the 1024 tokens that the model computes at once, so that smaller calls would take longer in all.
 const EMBED_BYTES: usize = 4 << 10;
-/// Passages that are committed together, unless one document has more. It bounds the work that a kill can cost.
+/// Calls of an upsert at once: while the vectors of one are put into their rows and the next is made up, another computes.
+const EMBED_AT_ONCE: usize = 2;
+/// Passages that are committed together, unless one document has more. It bounds the work that a kill can cost: what is committed, and what is
+/// embedded and cut beside.
 pub(super) const GROUP_PASSAGES: usize = 64;
 
 /// How often it is asked whether a document is still to be cut.
@@ -237,19 +243,26 @@ impl Corpus {
         course: &dyn Course,
         embedded: &mut (dyn FnMut(usize) -> Result<Going> + Send),
     ) -> Result<()> {
-        let mut rest = &mut rows[..];
+        let mut calls = Vec::new();
+        let mut rest = &rows[..];
         while !rest.is_empty() {
-            let (batch, behind) = rest.split_at_mut(together(rest));
+            let (batch, behind) = rest.split_at(together(rest));
+            calls.push(batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect());
+            rest = behind;
+        }
+        let call = |texts: Vec<String>| async move {
             let turn = course.turn(Piece::Embed).await;
-            let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
-            for (row, vector) in batch.iter_mut().zip(self.embed_passages(embedder, texts).await?) {
-                row.vector = vector;
-            }
-            drop(turn);
-            if embedded(batch.len())? == Going::Enough {
+            self.embed_passages(embedder, texts, turn).await
+        };
+        let mut vectors = stream::iter(calls).map(call).buffered(EMBED_AT_ONCE);
+        let mut rows = rows.iter_mut();
+        while let Some(found) = vectors.next().await {
+            let found = found?;
+            let count = found.len();
+            found.into_iter().zip(rows.by_ref()).for_each(|(vector, row)| row.vector = vector);
+            if embedded(count)? == Going::Enough {
                 break;
             }
-            rest = behind;
         }
         Ok(())
     }
@@ -262,10 +275,16 @@ impl Corpus {
         Ok(vector)
     }
 
-    /// Vectors of passages, by the blocking threads.
-    async fn embed_passages(&self, embedder: &Arc<dyn PassageEncoder>, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
+    /// Vectors of passages, by the blocking threads. They have their turn to their end, also where nobody waits for it.
+    async fn embed_passages(
+        &self,
+        embedder: &Arc<dyn PassageEncoder>,
+        texts: Vec<String>,
+        turn: Box<dyn Send>,
+    ) -> Result<Vec<Vec<f32>>> {
         let (count, encoder, env) = (texts.len(), Arc::clone(embedder), self.inner.options.env.clone());
         let vectors = super::blocking("embedding", move || {
+            let _turn = turn;
             env.fail_point("corpus.embed")?;
             encoder.embed_passages(&texts)
         });

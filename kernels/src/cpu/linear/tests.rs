@@ -2,6 +2,7 @@ use super::activations::Halves;
 use super::*;
 use crate::numa::tests::divided;
 
+mod gelu;
 mod grouped;
 
 fn random(seed: u64, len: usize) -> Vec<f32> {

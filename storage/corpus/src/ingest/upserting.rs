@@ -1,16 +1,19 @@
 //! An upsert on its way: what is cut and embedded beside others, and committed in the turn to write.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
-    Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertProgress, UpsertReport, changes, ids, whole,
-};
-use crate::bucket::{Bucket, Claims, Held, deleted_meanwhile, taken_over};
-use crate::course::{Course, Destination, Piece};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use super::claimed::Claimed;
+use super::stages::{Cutting, Embedded, Stages};
+use super::{Change, GROUP_PASSAGES, Going, Group, Row, StoredVersion, Taken, UpsertReport, changes, ids, whole};
+use crate::Result;
+use crate::bucket::Claims;
+use crate::course::{Course, Destination};
 use crate::table::{Collection, Writer};
-use crate::{Corpus, Departures, Passage};
-use crate::{ErrorKind, Result};
+use crate::{Corpus, Departures};
 use ragstone_documents::Document;
 
 /// As [`GROUP_PASSAGES`], in object storage, where there is a commit in a second.
@@ -25,11 +28,8 @@ pub(super) struct Upserting<'a> {
     departures: &'a dyn Departures,
     course: &'a dyn Course,
     report: UpsertReport,
-    state: UpsertProgress,
     /// Whether any of it was committed.
     has_stored: bool,
-    /// The documents that are being written, in object storage.
-    claims: Option<Claimed>,
 }
 
 impl<'a> Upserting<'a> {
@@ -39,157 +39,88 @@ impl<'a> Upserting<'a> {
         into: Destination,
         (departures, course): (&'a dyn Departures, &'a dyn Course),
     ) -> Self {
-        let (report, state) = (UpsertReport::default(), UpsertProgress::default());
-        Self { corpus, collection, into, departures, course, report, state, has_stored: false, claims: None }
+        Self { corpus, collection, into, departures, course, report: UpsertReport::default(), has_stored: false }
     }
 
     /// Writes what changed of `documents`. The collection held `stored` when it was looked at.
     pub async fn ingest(&mut self, documents: Vec<Document>, stored: &HashMap<String, StoredVersion>) -> Result<Taken> {
         let total = documents.len();
         let (changes, report) = changes(documents, stored, self.corpus.passage_length())?;
-        let unchanged = report.documents_unchanged;
         let new = changes.iter().filter(|change| change.replaces.is_none()).count();
         self.course.adding(new).await?;
+        let stages = Stages::new((self.corpus, self.collection), self.course, self.into.table.clone());
+        stages.note(|state| (state.documents_done, state.documents_total) = (report.documents_unchanged, total));
         self.report = report;
-        self.state = UpsertProgress { documents_done: unchanged, documents_total: total, passages_embedded: 0 };
-        let mut going = self.course.asked(self.state)?;
-        let mut group = Group::default();
-        let mut changes = changes.into_iter().peekable();
-        while going == Going::On
-            && let Some(change) = changes.next()
-        {
-            let (at, course, state) = (change.at, self.course, self.state);
-            let turn = course.turn(Piece::Cut).await;
-            let asked = move || course.asked(state);
-            let cut = self.corpus.cut_while(self.collection, change, &asked).await?;
-            drop(turn);
-            let Some((change, passages)) = cut else {
-                let first_left = group.changes.first().map_or(at, |change| change.at);
-                return Ok(Taken { report: self.report, documents: first_left });
-            };
-            group.changes.push(change);
-            group.passages.push(passages);
-            let most = if self.into.table.shared().is_some() { SHARED_PASSAGES } else { GROUP_PASSAGES };
-            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= most;
-            if !is_full && changes.peek().is_some() {
-                // To cut a long document takes a while, too.
-                going = self.course.asked(self.state)?;
-                continue;
-            }
-            let left = self.commit(std::mem::take(&mut group)).await?;
-            self.state.documents_done = self.report.documents();
-            if let Some(first) = left {
-                return Ok(Taken { report: self.report, documents: first });
-            }
-            going = self.course.asked(self.state)?;
+        if stages.asked()? == Going::Enough {
+            return Ok(Taken { report, documents: changes.first().map_or(total, |change| change.at) });
         }
-        let first_left = group.changes.first().or(changes.peek()).map_or(total, |change| change.at);
-        Ok(Taken { report: self.report, documents: first_left })
+        let most = if self.into.table.shared().is_some() { SHARED_PASSAGES } else { GROUP_PASSAGES };
+        let mut cutting = Cutting::new(&stages, changes, most);
+        let ((to_embed, cut), (to_commit, embedded)) = (channel(1), channel(1));
+        // Each ends with the one before it, after what that has given, and when nobody takes what it gives.
+        let (cut, embedded, committed) =
+            tokio::join!(cutting.run(to_embed), embed(&stages, cut, to_commit), self.commit(&stages, embedded));
+        let (committed, embedded) = (committed?, embedded?);
+        cut?;
+        let left = committed.or(embedded).or_else(|| cutting.first_left());
+        Ok(Taken { report: self.report, documents: left.unwrap_or(total) })
     }
 
-    /// As [`commit_group`](Self::commit_group), of documents that no other node adds meanwhile.
-    async fn commit(&mut self, group: Group) -> Result<Option<usize>> {
-        let Some(shared) = self.into.table.shared().cloned() else { return self.commit_group(group).await };
-        let documents: Vec<String> = group.changes.iter().map(|change| change.id.clone()).collect();
-        let claims = loop {
-            match Claims::take(&shared.bucket, self.collection, &documents).await? {
-                Ok(claims) => break claims,
-                Err(busy) => tracing::debug!(document = busy, "another node adds a document; it is waited for"),
+    /// The last stage: groups are committed, one after the other. Where one had not all of its vectors because that was enough, the place of the
+    /// first document that is left.
+    async fn commit(&mut self, stages: &Stages<'_>, mut embedded: Receiver<Embedded>) -> Result<Option<usize>> {
+        while let Some(mut group) = embedded.recv().await {
+            let claims = group.claims.take();
+            let left = self.commit_group(stages, group, claims.as_ref()).await;
+            if let Some(claims) = claims {
+                claims.give_back().await;
             }
-            if self.course.asked(self.state)? == Going::Enough {
-                return Ok(group.changes.first().map(|change| change.at));
+            let left = left?;
+            stages.note(|state| state.documents_done = self.report.documents());
+            if left.is_some() {
+                return Ok(left);
             }
-            tokio::time::sleep(WAIT).await;
-        };
-        self.claims = Some(Claimed::new(shared.bucket.clone(), claims));
-        let committed = self.commit_group(group).await;
-        if let Some(claims) = self.claims.take() {
-            claims.give_back().await;
+            // Whoever had enough has told the other stages, too.
+            stages.asked()?;
         }
-        committed
+        Ok(None)
     }
 
-    /// Embeds a group and commits it; where that was enough before all of it had its vectors, the place of the first document that is
-    /// left.
-    async fn commit_group(&mut self, group: Group) -> Result<Option<usize>> {
-        let Group { mut changes, passages } = group;
-        let mut counts: Vec<usize> = passages.iter().map(Vec::len).collect();
-        let mut rows = self.rows(&changes, passages);
-        let embedded_before = self.state.passages_embedded;
+    async fn commit_group(
+        &mut self,
+        stages: &Stages<'_>,
+        mut group: Embedded,
+        claims: Option<&Claimed>,
+    ) -> Result<Option<usize>> {
         loop {
-            self.state.passages_embedded = embedded_before;
-            self.give_vectors(&changes, &counts, &mut rows).await?;
+            if !Arc::ptr_eq(&group.of, &self.into.table) {
+                group.again(stages).await?;
+            }
             let table = self.into.table.clone();
             let Some(writer) = table.write().await else {
                 let at = (self.corpus, self.collection);
                 let has_part = self.has_stored || self.report.documents_unchanged > 0;
-                match self.into.again(at, self.state, has_part, self.course).await? {
+                match self.into.again(at, stages.state(), has_part, self.course).await? {
                     Some(into) => self.into = into,
-                    None => return Ok(changes.first().map(|change| change.at)),
+                    None => return Ok(group.changes.first().map(|change| change.at)),
                 }
-                // They may be of another embedding model.
-                rows.iter_mut().for_each(|row| row.vector.clear());
+                stages.move_to(self.into.table.clone());
                 // What is in the new table nobody looked at yet.
                 self.into.seen = None;
                 continue;
             };
             // Whoever removes the collection has it answer with an error before he takes this turn.
-            self.course.asked(self.state)?;
+            stages.asked()?;
+            let Embedded { mut changes, mut counts, mut rows, .. } = group;
             let is_alone = self.into.seen == Some(table.commits()) && table.shared().is_none();
             if !is_alone {
                 self.look_again(&table, &mut changes, &mut counts, &mut rows).await?;
             }
-            let left = self.write(&writer, changes, counts, rows).await;
+            let left = self.write(&writer, (changes, counts, rows), claims).await;
             // Once others wrote, they may have written what later groups have: each of those looks again, too.
             self.into.seen = is_alone.then(|| table.commits());
             return left;
         }
-    }
-
-    fn rows(&self, changes: &[Change], passages: Vec<Vec<Passage>>) -> Vec<Row> {
-        let tokenizer = self.corpus.encoder().tokenizer_identity();
-        let mut rows = Vec::new();
-        for (change, passages) in changes.iter().zip(passages) {
-            let count = passages.len() as u32;
-            rows.extend(passages.into_iter().map(|passage| Row {
-                passage,
-                version: change.version.clone(),
-                passages: count,
-                tokenizer: tokenizer.clone(),
-                vector: Vec::new(),
-                generation: 0,
-            }));
-        }
-        rows
-    }
-
-    /// Embeds rows until that is enough. What an older version says in the same words keeps its vector: new metadata costs no embedding.
-    async fn give_vectors(&mut self, changes: &[Change], counts: &[usize], rows: &mut [Row]) -> Result<()> {
-        let table = self.into.table.clone();
-        let replaced = ids(changes, counts, |change, passages| change.replaces.is_some() && passages > 0);
-        let known = match replaced.is_empty() {
-            true => HashMap::new(),
-            false => match table.vectors(&replaced).await {
-                // It was deleted, which whoever takes the turn to write hears of.
-                Err(error) if error.kind() == ErrorKind::NotFound => HashMap::new(),
-                known => known?,
-            },
-        };
-        for row in rows.iter_mut() {
-            row.vector = known.get(&row.passage.id).cloned().unwrap_or_default();
-        }
-        drop(known);
-        self.state.passages_embedded += rows.iter().filter(|row| !row.vector.is_empty()).count();
-        let going = self.course.asked(self.state)?;
-        let unknown: Vec<&mut Row> = rows.iter_mut().filter(|row| row.vector.is_empty()).collect();
-        if going == Going::On && !unknown.is_empty() {
-            let mut embedded = |count| {
-                self.state.passages_embedded += count;
-                self.course.asked(self.state)
-            };
-            self.corpus.embed(table.embedder()?, unknown, self.course, &mut embedded).await?;
-        }
-        Ok(())
     }
 
     /// Others wrote since the collection was looked at: what they stored as it is given here need not be written, and the versions that
@@ -226,9 +157,8 @@ impl<'a> Upserting<'a> {
     async fn write(
         &mut self,
         writer: &Writer<'_>,
-        mut changes: Vec<Change>,
-        counts: Vec<usize>,
-        mut rows: Vec<Row>,
+        (mut changes, counts, mut rows): (Vec<Change>, Vec<usize>, Vec<Row>),
+        claims: Option<&Claimed>,
     ) -> Result<Option<usize>> {
         let kept = whole(&rows, &counts);
         let left = changes.get(kept).map(|change| change.at);
@@ -245,19 +175,19 @@ impl<'a> Upserting<'a> {
             let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
             self.corpus.announce(writer.collection(), Some((&leaving, &stay)), self.departures).await?;
         }
-        self.check_claims().await?;
+        self.check(claims).await?;
         if !emptied.is_empty() {
             writer.remove(&emptied).await?;
         }
         if !rows.is_empty() {
             for row in &mut rows {
-                row.generation = self.claims.as_ref().map_or(0, |claims| claims.generation(&row.passage.document_id));
+                row.generation = claims.map_or(0, |claims| claims.generation(&row.passage.document_id));
             }
             writer.put(&rows, &replaced).await?;
             // Whoever deleted one meanwhile did not see it.
-            if let Err(error) = self.check_claims().await {
+            if let Err(error) = self.check(claims).await {
                 let all = ids(&changes, &counts, |_, passages| passages > 0);
-                self.undo(writer, &all).await?;
+                undo(writer, claims, &all).await?;
                 return Err(error);
             }
         }
@@ -266,66 +196,69 @@ impl<'a> Upserting<'a> {
     }
 
     /// Whether the documents are still to be written by this node.
-    async fn check_claims(&self) -> Result<()> {
-        match &self.claims {
+    async fn check(&self, claims: Option<&Claimed>) -> Result<()> {
+        match claims {
             Some(claims) => claims.check(self.collection).await,
             None => Ok(()),
         }
     }
-
-    /// Takes out what was deleted while it was written.
-    async fn undo(&self, writer: &Writer<'_>, documents: &[String]) -> Result<()> {
-        let Some(claims) = &self.claims else { return Ok(()) };
-        let deleted = claims.deleted_of(documents).await?;
-        if deleted.is_empty() { Ok(()) } else { writer.remove(&deleted).await.map(drop) }
-    }
 }
 
-/// Claims that are given back also where nobody waits for the end of what they are for.
-struct Claimed {
-    bucket: Bucket,
-    claims: Option<Claims>,
+/// Takes out what was deleted while it was written.
+async fn undo(writer: &Writer<'_>, claims: Option<&Claimed>, documents: &[String]) -> Result<()> {
+    let Some(claims) = claims else { return Ok(()) };
+    let deleted = claims.deleted_of(documents).await?;
+    if deleted.is_empty() { Ok(()) } else { writer.remove(&deleted).await.map(drop) }
 }
 
-impl Claimed {
-    fn new(bucket: Bucket, claims: Claims) -> Self {
-        Self { bucket, claims: Some(claims) }
+/// The second stage: groups are claimed, where nodes share the collection, and embedded, as long as they are taken. The place of the first
+/// document that is left where it was enough before its group was claimed.
+async fn embed(stages: &Stages<'_>, mut cut: Receiver<Group>, embedded: Sender<Embedded>) -> Result<Option<usize>> {
+    while let Ok(place) = embedded.reserve().await
+        && let Some(group) = cut.recv().await
+    {
+        let first = group.changes.first().map(|change| change.at);
+        let work = async {
+            let claims = match claimed(stages, &group).await? {
+                Claiming::Needless => None,
+                Claiming::Done(claims) => Some(claims),
+                Claiming::Unwanted => return Ok(None),
+            };
+            Embedded::new(stages, group, claims).await.map(Some)
+        };
+        let group = tokio::select! {
+            biased;
+            () = embedded.closed() => return Ok(None),
+            group = work => group?,
+        };
+        let Some(group) = group else { return Ok(first) };
+        place.send(group);
     }
-
-    fn generation(&self, document: &str) -> u64 {
-        self.claims.as_ref().map_or(0, |claims| claims.generation(document))
-    }
-
-    async fn check(&self, collection: &str) -> Result<()> {
-        let Some(claims) = &self.claims else { return Ok(()) };
-        match claims.look(&self.bucket).await? {
-            Held::Still => Ok(()),
-            Held::Deleted(document) => Err(deleted_meanwhile(collection, &document)),
-            Held::TakenOver(document) => Err(taken_over(collection, &document)),
-        }
-    }
-
-    async fn deleted_of(&self, documents: &[String]) -> Result<Vec<String>> {
-        match &self.claims {
-            Some(claims) => claims.deleted_of(&self.bucket, documents).await,
-            None => Ok(Vec::new()),
-        }
-    }
-
-    async fn give_back(mut self) {
-        if let Some(claims) = self.claims.take() {
-            claims.give_back(&self.bucket).await;
-        }
-    }
+    Ok(None)
 }
 
-impl Drop for Claimed {
-    fn drop(&mut self) {
-        if let Some(claims) = self.claims.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let bucket = self.bucket.clone();
-            runtime.spawn(async move { claims.give_back(&bucket).await });
+/// What became of claims to documents.
+enum Claiming {
+    /// No other node writes there.
+    Needless,
+    Done(Claimed),
+    /// It was enough while another node had one.
+    Unwanted,
+}
+
+/// Waits until no other node adds these documents.
+async fn claimed(stages: &Stages<'_>, group: &Group) -> Result<Claiming> {
+    let table = stages.table();
+    let Some(shared) = table.shared() else { return Ok(Claiming::Needless) };
+    let documents: Vec<String> = group.changes.iter().map(|change| change.id.clone()).collect();
+    loop {
+        match Claims::take(&shared.bucket, stages.collection, &documents).await? {
+            Ok(claims) => return Ok(Claiming::Done(Claimed::new(shared.bucket.clone(), claims))),
+            Err(busy) => tracing::debug!(document = busy, "another node adds a document; it is waited for"),
         }
+        if stages.asked()? == Going::Enough {
+            return Ok(Claiming::Unwanted);
+        }
+        tokio::time::sleep(WAIT).await;
     }
 }

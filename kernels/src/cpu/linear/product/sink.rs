@@ -1,6 +1,6 @@
 //! Where the sums of a panel go.
 
-use crate::activation::Activation;
+use crate::activation::{Activation, gelu_of_erf};
 use crate::aligned::SharedMut;
 use crate::linear::activations::Halves;
 use crate::linear::panels::{GATE_COLUMNS, PANEL};
@@ -17,6 +17,8 @@ pub(crate) enum Sink {
     GateF32 { to: SharedMut, width: usize, activation: Activation },
     /// `to = activation(gate) * up`, bf16; only `width` values of a row are outputs.
     GateBf16 { to: SharedMut<u16>, places: Halves, width: usize, activation: Activation },
+    /// `to = gelu(sums)`, bf16, with the GELU of encoders.
+    GeluBf16 { to: SharedMut<u16>, places: Halves },
 }
 
 impl Sink {
@@ -67,6 +69,19 @@ impl Sink {
                         }
                         let len = GATE_COLUMNS.min(width - column);
                         to.at(places.at(row, column)).copy_from_nonoverlapping(halves.as_ptr(), len);
+                    }
+                }
+                Self::GeluBf16 { to, places } => {
+                    // Halves that stand together, in tiles or not.
+                    const TOGETHER: usize = 16;
+                    for start in (0..width).step_by(TOGETHER) {
+                        let mut halves = [0_u16; TOGETHER];
+                        for vec in (0..TOGETHER).step_by(V::LANES) {
+                            gelu_of_erf(V::load(sums.as_ptr().add(start + vec))).store_bf16(halves.as_mut_ptr().add(vec));
+                        }
+                        let len = TOGETHER.min(width - start);
+                        let to = to.at(places.at(row, panel * PANEL + start));
+                        to.copy_from_nonoverlapping(halves.as_ptr(), len);
                     }
                 }
             }
