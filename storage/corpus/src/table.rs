@@ -8,6 +8,7 @@
 
 mod commit;
 mod indexes;
+mod segments;
 mod shared;
 mod upkeep;
 mod writing;

@@ -5,6 +5,7 @@
 
 use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 
+use super::segments::is_behind;
 use super::{Collection, Home, Shared, Writer};
 use crate::bucket::Lease;
 use crate::disk::files;
@@ -13,8 +14,8 @@ use crate::sharing::lease_of;
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::lock::locked;
 
-/// Rows that a search may scan beside the full-text and vector indexes before they are added to them: this many, and a
-/// 64th of the table, as adding them rewrites much of an index.
+/// Rows whose vectors a search may compare beside their index before they are added to it: this many, and a 64th of the table, as adding them
+/// rewrites much of an index. Words are added sooner (`segments.rs`).
 const UNINDEXED_ROWS: usize = 256;
 const UNINDEXED_SHARE: usize = 64;
 /// Every commit makes a fragment; past this many, and one for 512 rows, they are merged. That the bound grows with the
@@ -28,15 +29,27 @@ const VERSIONS: usize = 32;
 /// Between two looks at a table in object storage: each costs requests, and what is not indexed yet is scanned.
 const CARE: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// What became of a table that was tidied.
+#[derive(Clone, Copy, PartialEq)]
+enum Tidied {
+    Nothing,
+    /// New rows were added to its indexes of words, and little of them was written anew.
+    Indexed,
+    /// Much was, so that what was there before is to go.
+    Rewritten,
+}
+
 impl Writer<'_> {
     /// Brings the indexes up to date and removes what is superseded, where enough of it has gathered.
     ///
     /// It looks at the table and not at what was done just now, so that it also finishes what a kill cut off.
     pub async fn maintain(&self, vector_index_rows: usize) -> Result<()> {
         let Home::Bucket(shared) = &self.collection.home else {
-            let is_rewritten = self.tidy(vector_index_rows, None).await?;
-            if is_rewritten || self.has_many_versions() {
+            let tidied = self.tidy(vector_index_rows, None).await?;
+            if tidied != Tidied::Nothing {
                 self.sync().await?;
+            }
+            if tidied == Tidied::Rewritten || self.has_many_versions() {
                 self.prune().await?;
             }
             return Ok(());
@@ -64,8 +77,8 @@ impl Writer<'_> {
         self.collection.folder().is_some_and(|folder| versions(folder) > VERSIONS)
     }
 
-    /// Brings indexes up to date and merges fragments; whether there was anything to do. Ends where another node has the lease.
-    async fn tidy(&self, vector_index_rows: usize, mut lease: Option<&mut Lease>) -> Result<bool> {
+    /// Brings indexes up to date and merges fragments. Ends where another node has the lease.
+    async fn tidy(&self, vector_index_rows: usize, mut lease: Option<&mut Lease>) -> Result<Tidied> {
         let Collection { table, .. } = self.collection;
         let failed = |doing: &str| self.collection.failed(doing);
         let indexes = table.list_indices().await.map_err(failed("look at the indexes of"))?;
@@ -85,11 +98,27 @@ impl Writer<'_> {
             *locked(&self.collection.vectors_indexed) = Some(true);
             rewritten = true;
         }
-        let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);
-        if behind as usize > UNINDEXED_ROWS + rows / UNINDEXED_SHARE && may_go_on(&mut lease).await? {
-            let action = OptimizeAction::Index(OptimizeOptions::default());
-            table.optimize(action).await.map_err(failed("update the indexes of"))?;
+        let vectors = indexes.iter().find(|index| index.columns == ["vector"]);
+        let behind = vectors.and_then(|index| index.num_unindexed_rows).unwrap_or(0) as usize;
+        if let Some(index) = vectors
+            && behind > UNINDEXED_ROWS + rows / UNINDEXED_SHARE
+            && may_go_on(&mut lease).await?
+        {
+            let options = OptimizeOptions::default().index_names(vec![index.name.clone()]);
+            table.optimize(OptimizeAction::Index(options)).await.map_err(failed("update the indexes of"))?;
             rewritten = true;
+        }
+        let mut indexed = false;
+        for index in indexes.iter().filter(|index| [super::TEXT_INDEX, super::TERM_INDEX].contains(&&*index.name)) {
+            let behind = index.num_unindexed_rows.unwrap_or(0) as usize;
+            // Terms that no passage has nobody asks for.
+            let is_asked = || async {
+                Ok::<_, Error>(index.name == super::TEXT_INDEX || behind > UNINDEXED_ROWS || self.collection.has_terms().await?)
+            };
+            if is_behind(behind) && is_asked().await? && may_go_on(&mut lease).await? {
+                self.collection.index_new(&index.name, behind).await?;
+                indexed = true;
+            }
         }
         let fragments = match table.as_native() {
             Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
@@ -101,7 +130,11 @@ impl Writer<'_> {
             table.optimize(action).await.map_err(failed("compact"))?;
             rewritten = true;
         }
-        Ok(rewritten)
+        Ok(match (rewritten, indexed) {
+            (true, _) => Tidied::Rewritten,
+            (false, true) => Tidied::Indexed,
+            (false, false) => Tidied::Nothing,
+        })
     }
 
     /// Removes versions that nobody reads any more, once in a while.
