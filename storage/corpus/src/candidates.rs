@@ -72,9 +72,7 @@ pub(super) fn alone(ranking: &Ranking, candidates: usize) -> Vec<f32> {
 impl Candidates {
     /// Adds what a search found; its ranking, ties by document and place so that it is the same every time.
     pub fn rank(&mut self, mut found: Scored, depth: usize) -> Ranking {
-        found.sort_by(|(a, a_score), (b, b_score)| {
-            b_score.total_cmp(a_score).then_with(|| order(a).cmp(&order(b)))
-        });
+        found.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then_with(|| order(a).cmp(&order(b))));
         let mut ranking =
             Ranking { found: Vec::with_capacity(found.len()), complete: found.len() < depth, has_keywords: false };
         for (brief, score) in found {
@@ -93,8 +91,7 @@ impl Candidates {
     /// those. Of a passage that is to be left out the score is none.
     pub fn best(self, scores: &[Option<f32>], similarities: &Similarities, top_k: usize) -> (Vec<BriefHit>, usize) {
         let ranked = self.passages.into_iter().zip(scores);
-        let mut ranked: Vec<(Arc<Brief>, f32)> =
-            ranked.filter_map(|(brief, score)| Some((brief, (*score)?))).collect();
+        let mut ranked: Vec<(Arc<Brief>, f32)> = ranked.filter_map(|(brief, score)| Some((brief, (*score)?))).collect();
         ranked.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then_with(|| order(a).cmp(&order(b))));
         // With those that are left for the end, as there are enough like them.
         let mut hits: Vec<(BriefHit, bool)> = Vec::new();
@@ -122,9 +119,7 @@ impl Candidates {
         let mut hits: Vec<BriefHit> = best.into_iter().map(|(hit, _)| hit).collect();
         // Where there is nothing else, these are better than nothing, and no better than what stands before them.
         let last = hits.last().map_or(f32::MAX, |hit| hit.score);
-        hits.extend(
-            left.into_iter().take(top_k - kept).map(|(hit, _)| BriefHit { score: hit.score.min(last), ..hit }),
-        );
+        hits.extend(left.into_iter().take(top_k - kept).map(|(hit, _)| BriefHit { score: hit.score.min(last), ..hit }));
         (hits, kept)
     }
 }

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::Passage;
 use super::candidates::{BriefHit, StoredHit};
 use super::disk::caught;
 use super::schema::{self, StoredPassage};
 use super::search::Elsewhere;
 use super::table::{Collection, Snapshot};
-use super::Passage;
 use crate::Result;
 
 /// Titles, texts, sources and metadata that a search answers with, in bytes.

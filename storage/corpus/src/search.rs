@@ -20,7 +20,7 @@ use super::found::{Wholes, within_bounds};
 use super::query::{self, Briefs, MIN_CANDIDATES, PROBES, Probes, Rows, Scored, matching, nearest};
 use super::table::{Collection, Snapshot};
 use crate::Result;
-use ragstone_env::Env;
+use ragstone_env::{Env, Stopwatch};
 
 /// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one
 /// ranking can still come out on top when the other has it first. A constant number for up to 50 hits also means that asking
@@ -91,6 +91,19 @@ pub struct Searched {
     pub best_similarity: Option<f32>,
     /// What the search took without embedding the query, in milliseconds.
     pub search_ms: f64,
+    /// Where the time went.
+    pub took: Took,
+}
+
+/// Where a search's time went, in milliseconds. Vectors and words are searched at the same time. Of a search in stages the middle two are not
+/// told.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Took {
+    pub embedding_ms: f64,
+    pub vectors_ms: f64,
+    pub words_ms: f64,
+    /// Candidates' texts, and all of the hits.
+    pub reading_ms: f64,
 }
 
 /// As [`Searched`], as it was stored.
@@ -98,6 +111,7 @@ pub(super) struct Outcome {
     pub hits: Vec<StoredHit>,
     pub is_relevant: Option<bool>,
     pub best_similarity: Option<f32>,
+    pub took: Took,
 }
 
 /// Another place of a passage's text.
@@ -136,19 +150,21 @@ async fn search_from(
     let words = asked.identifiers.with_joined(query);
     // What has the query's identifiers does not depend on how deep the others go.
     let (mut named, briefs): (Option<Scored>, Briefs) = Default::default();
+    let mut took = Took::default();
     loop {
         let by_vector = async {
             match &vector {
                 Some(vector) if options.mode != SearchMode::FullText => {
-                    nearest(collection, snapshot, (vector, filter), (depth, Probes::Last), env).await
+                    let probes = (depth, Probes::Last);
+                    timed(nearest(collection, snapshot, (vector, filter), probes, env)).await
                 }
-                _ => Ok(Vec::new()),
+                _ => Ok((Vec::new(), 0.0)),
             }
         };
         let by_text = async {
             match options.mode {
-                SearchMode::Vector => Ok(Vec::new()),
-                _ => matching(collection, snapshot, (&words, filter), depth).await,
+                SearchMode::Vector => Ok((Vec::new(), 0.0)),
+                _ => timed(matching(collection, snapshot, (&words, filter), depth)).await,
             }
         };
         let by_name = async {
@@ -158,16 +174,18 @@ async fn search_from(
                 (None, _) => query::named(collection, (snapshot, &briefs), (&asked.identifiers, filter)).await,
             }
         };
-        let (by_vector, by_text, by_name) = futures::try_join!(by_vector, by_text, by_name)?;
+        let ((by_vector, vectors_ms), (by_text, words_ms), by_name) = futures::try_join!(by_vector, by_text, by_name)?;
+        (took.vectors_ms, took.words_ms) = (took.vectors_ms + vectors_ms, took.words_ms + words_ms);
         let deeper = deeper((&by_vector, &by_text), depth, options);
         let compared = (collection, snapshot, vector.as_deref());
-        let [by_vector, by_text] = briefs.of(snapshot, [&by_vector, &by_text]).await?;
+        let ([by_vector, by_text], reading_ms) = timed(briefs.of(snapshot, [&by_vector, &by_text])).await?;
+        took.reading_ms += reading_ms;
         let similarities = similarities(compared, [&by_vector, &by_text, &by_name], options).await?;
         let (best, kept) = best((&asked, depth), by_vector, by_text, by_name.clone(), (options, &similarities));
         named = Some(by_name);
         match deeper {
             Some(deeper) if kept < options.top_k => depth = deeper,
-            _ => return end(compared, best, Wholes::default()).await,
+            _ => return end(compared, best, Wholes::default(), took).await,
         }
     }
 }
@@ -200,17 +218,29 @@ async fn similarities(
 }
 
 /// What a search ends with: the hits as far as they fit, each with its similarity.
-async fn end((collection, snapshot, vector): Compared<'_>, mut best: Best, mut wholes: Wholes) -> Result<Outcome> {
+async fn end(
+    (collection, snapshot, vector): Compared<'_>,
+    mut best: Best,
+    mut wholes: Wholes,
+    took: Took,
+) -> Result<Outcome> {
     let unknown = best.hits.iter().filter(|hit| hit.similarity.is_none());
     let unknown: BTreeSet<u64> = unknown.filter(|_| vector.is_some()).map(|hit| hit.brief.row).collect();
     let compared = query::similarities(snapshot, vector.unwrap_or_default(), unknown.into_iter().collect());
     let hits = std::mem::take(&mut best.hits);
-    let (mut hits, found) =
-        futures::try_join!(within_bounds(collection, snapshot, &mut wholes, hits), compared)?;
+    let read = async { futures::try_join!(within_bounds(collection, snapshot, &mut wholes, hits), compared) };
+    let ((mut hits, found), reading_ms) = timed(read).await?;
+    let took = Took { reading_ms: took.reading_ms + reading_ms, ..took };
     for hit in hits.iter_mut().filter(|hit| hit.similarity.is_none()) {
         hit.similarity = found.get(&hit.stored.row).copied();
     }
-    Ok(Outcome { hits, is_relevant: best.is_relevant, best_similarity: best.best_similarity })
+    Ok(Outcome { hits, is_relevant: best.is_relevant, best_similarity: best.best_similarity, took })
+}
+
+/// What something gave, and how many milliseconds it took.
+async fn timed<T>(work: impl Future<Output = Result<T>>) -> Result<(T, f64)> {
+    let watch = Stopwatch::start();
+    Ok((work.await?, watch.elapsed_ms()))
 }
 
 /// Which search ended.
@@ -288,7 +318,7 @@ pub(super) async fn in_stages(
         Some(deeper) if kept < options.top_k => {
             search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
         }
-        _ => end(compared, best, wholes).await,
+        _ => end(compared, best, wholes, Took::default()).await,
     }
 }
 

@@ -16,6 +16,7 @@ mod damage;
 mod enough;
 mod filters;
 mod languages;
+mod reading;
 mod relevant;
 mod renewal;
 mod shared;

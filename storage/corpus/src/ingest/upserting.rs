@@ -15,6 +15,8 @@ use ragstone_documents::Document;
 
 /// As [`GROUP_PASSAGES`], in object storage, where there is a commit in a second.
 const SHARED_PASSAGES: usize = 256;
+/// Passages of one upsert after which their words are indexed: searches beside a long one cut no more of them into words.
+const INDEXED_TOGETHER: usize = 256;
 /// Between two looks whether another node has added a document.
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -28,6 +30,8 @@ pub(super) struct Upserting<'a> {
     state: UpsertProgress,
     /// Whether any of it was committed.
     has_stored: bool,
+    /// Passages that were committed since words were indexed.
+    unindexed: usize,
     /// The documents that are being written, in object storage.
     claims: Option<Claimed>,
 }
@@ -40,7 +44,18 @@ impl<'a> Upserting<'a> {
         (departures, course): (&'a dyn Departures, &'a dyn Course),
     ) -> Self {
         let (report, state) = (UpsertReport::default(), UpsertProgress::default());
-        Self { corpus, collection, into, departures, course, report, state, has_stored: false, claims: None }
+        Self {
+            corpus,
+            collection,
+            into,
+            departures,
+            course,
+            report,
+            state,
+            has_stored: false,
+            unindexed: 0,
+            claims: None,
+        }
     }
 
     /// Writes what changed of `documents`. The collection held `stored` when it was looked at.
@@ -262,6 +277,14 @@ impl<'a> Upserting<'a> {
             }
         }
         self.has_stored |= !rows.is_empty();
+        self.unindexed += rows.len();
+        if self.unindexed >= INDEXED_TOGETHER {
+            // What is committed stays so; the end of the upsert says what is wrong.
+            if let Err(error) = writer.index_new_words().await {
+                tracing::debug!(collection = self.collection, %error, "new words are indexed later");
+            }
+            self.unindexed = 0;
+        }
         Ok(left)
     }
 

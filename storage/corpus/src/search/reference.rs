@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lancedb::query::{ExecutableQuery, QueryBase, Select};
 
-use super::{Asked, Outcome, SearchMode, SearchOptions, best, deeper, depth};
+use super::{Asked, Best, Outcome, SearchMode, SearchOptions, Took, best, deeper, depth};
 use crate::Result;
 use crate::candidates::StoredHit;
 use crate::query::{self, Probes, Rows, Scored};
@@ -56,7 +56,7 @@ pub async fn search(
         let named = named(collection, &snapshot, &asked, options, &mut read).await?;
         let scored = |rows: &Rows| -> Scored { rows.iter().map(|(row, score)| (brief(&read, *row), *score)).collect() };
         let next = deeper((&by_vector, &by_text), depth, options);
-        let (best, kept) =
+        let (Best { hits, is_relevant, best_similarity }, kept) =
             best((&asked, depth), scored(&by_vector), scored(&by_text), scored(&named), (options, &similarities));
         match next {
             Some(next) if kept < options.top_k => depth = next,
@@ -73,8 +73,8 @@ pub async fn search(
                     let similarity = hit.similarity.or_else(|| cosine(vector.as_deref()?, own));
                     StoredHit { stored: stored.clone(), score: hit.score, similarity, also_in: also_in.collect() }
                 };
-                let hits = best.hits.into_iter().map(whole).collect();
-                return Ok(Outcome { hits, is_relevant: best.is_relevant, best_similarity: best.best_similarity });
+                let hits = hits.into_iter().map(whole).collect();
+                return Ok(Outcome { hits, is_relevant, best_similarity, took: Took::default() });
             }
         }
     }

@@ -50,7 +50,8 @@ impl Collection {
         let segments = dataset.load_indices_by_name(index).await.map_err(|error| failed()(error.into()))?;
         let rows = segments.iter().map(|segment| {
             let fragments = segment.fragment_bitmap.as_ref();
-            let is_of = |id: u64| fragments.is_some_and(|fragments| u32::try_from(id).is_ok_and(|id| fragments.contains(id)));
+            let is_of =
+                |id: u64| fragments.is_some_and(|fragments| u32::try_from(id).is_ok_and(|id| fragments.contains(id)));
             let rows = dataset.fragments().iter().filter(|fragment| is_of(fragment.id));
             rows.filter_map(|fragment| fragment.num_rows()).sum()
         });

@@ -3,10 +3,11 @@
 //! A deletion of LanceDB marks rows; their text, metadata and vectors stay in data files until those are rewritten, in superseded
 //! versions until those are removed, and their words in the full-text index until it is made again.
 
+use lancedb::index::IndexConfig;
 use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 
 use super::segments::is_behind;
-use super::{Collection, Home, Shared, Writer};
+use super::{Collection, Home, Shared, TERM_INDEX, TEXT_INDEX, Writer};
 use crate::bucket::Lease;
 use crate::disk::files;
 use crate::folders::versions;
@@ -85,11 +86,11 @@ impl Writer<'_> {
         let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
         let rows = self.collection.rows().await?;
         let mut rewritten = false;
-        if !indexes.iter().any(|index| index.name == super::TEXT_INDEX) {
+        if !indexes.iter().any(|index| index.name == TEXT_INDEX) {
             self.collection.create_text_index().await?;
             rewritten = true;
         }
-        if self.collection.can_have_terms() && !indexes.iter().any(|index| index.name == super::TERM_INDEX) {
+        if self.collection.can_have_terms() && !indexes.iter().any(|index| index.name == TERM_INDEX) {
             self.collection.create_term_index().await?;
             rewritten = true;
         }
@@ -108,18 +109,7 @@ impl Writer<'_> {
             table.optimize(OptimizeAction::Index(options)).await.map_err(failed("update the indexes of"))?;
             rewritten = true;
         }
-        let mut indexed = false;
-        for index in indexes.iter().filter(|index| [super::TEXT_INDEX, super::TERM_INDEX].contains(&&*index.name)) {
-            let behind = index.num_unindexed_rows.unwrap_or(0) as usize;
-            // Terms that no passage has nobody asks for.
-            let is_asked = || async {
-                Ok::<_, Error>(index.name == super::TEXT_INDEX || behind > UNINDEXED_ROWS || self.collection.has_terms().await?)
-            };
-            if is_behind(behind) && is_asked().await? && may_go_on(&mut lease).await? {
-                self.collection.index_new(&index.name, behind).await?;
-                indexed = true;
-            }
-        }
+        let indexed = self.index_words(&indexes, &mut lease).await?;
         let fragments = match table.as_native() {
             Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
             None => 0,
@@ -135,6 +125,32 @@ impl Writer<'_> {
             (false, true) => Tidied::Indexed,
             (false, false) => Tidied::Nothing,
         })
+    }
+
+    /// Adds what is new to the indexes of words, where it is more than searches may cut into words themselves; whether it was.
+    async fn index_words(&self, indexes: &[IndexConfig], lease: &mut Option<&mut Lease>) -> Result<bool> {
+        let mut indexed = false;
+        for index in indexes.iter().filter(|index| [TEXT_INDEX, TERM_INDEX].contains(&&*index.name)) {
+            let behind = index.num_unindexed_rows.unwrap_or(0) as usize;
+            // Terms that no passage has nobody asks for.
+            let is_asked = index.name == TEXT_INDEX || behind > UNINDEXED_ROWS || self.collection.has_terms().await?;
+            if is_behind(behind) && is_asked && may_go_on(lease).await? {
+                self.collection.index_new(&index.name, behind).await?;
+                indexed = true;
+            }
+        }
+        Ok(indexed)
+    }
+
+    /// As far as [`maintain`](Self::maintain) adds words to their indexes, and no more: for between two commits of one upsert. In object storage
+    /// nothing, as that costs requests.
+    pub async fn index_new_words(&self) -> Result<()> {
+        if self.collection.shared().is_some() {
+            return Ok(());
+        }
+        let indexes = self.collection.table.list_indices().await;
+        let indexes = indexes.map_err(self.collection.failed("look at the indexes of"))?;
+        if self.index_words(&indexes, &mut None).await? { self.sync().await } else { Ok(()) }
     }
 
     /// Removes versions that nobody reads any more, once in a while.
