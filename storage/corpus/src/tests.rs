@@ -20,6 +20,7 @@ mod reading;
 mod relevant;
 mod renewal;
 mod shared;
+mod speed;
 mod twice;
 mod week;
 

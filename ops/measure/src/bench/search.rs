@@ -8,7 +8,7 @@
 pub mod texts;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ragstone_corpus::{Corpus, CorpusOptions, Hit, PassageEncoder, SearchMode, SearchOptions};
@@ -40,7 +40,7 @@ pub struct Options {
     /// Text files to search instead of made texts.
     pub folder: Option<PathBuf>,
     /// Where the collection is kept, and used again; `None`: it goes away with the benchmark.
-    pub data: Option<PathBuf>,
+    pub keep: Option<PathBuf>,
     /// Whether passages have the embedding model's vectors.
     pub embeds: bool,
     pub modes: Vec<SearchMode>,
@@ -109,12 +109,12 @@ struct Sample {
 /// # Errors
 /// `InvalidInput` for a folder without text; the corpus's.
 pub async fn measure(embedder: SentenceEncoder, options: Options) -> Result<Report> {
-    let temporary = match &options.data {
+    let temporary = match &options.keep {
         Some(_) => None,
         None => Some(tempfile::tempdir().map_err(|error| Error::internal(format!("no temporary folder: {error}")))?),
     };
-    let folder = match (&options.data, &temporary) {
-        (Some(data), _) => data.clone(),
+    let folder = match (&options.keep, &temporary) {
+        (Some(keep), _) => keep.clone(),
         (None, Some(temporary)) => temporary.path().to_owned(),
         (None, None) => PathBuf::new(),
     };
@@ -187,7 +187,7 @@ impl Bench<'_> {
     async fn run(&self) -> Result<Vec<ModeResult>> {
         let Options { modes, clients, runs, .. } = self.options;
         let cells: Vec<(SearchMode, usize)> =
-            modes.iter().flat_map(|mode| clients.iter().map(|clients| (*mode, *clients))).collect();
+            modes.iter().flat_map(|mode| clients.iter().map(move |clients| (*mode, *clients))).collect();
         let mut rounds: Vec<Vec<(f64, Vec<Sample>)>> = cells.iter().map(|_| Vec::new()).collect();
         // What is read first is in memory then.
         for mode in modes {
@@ -351,6 +351,8 @@ impl PassageEncoder for BenchEncoder {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::bench::serve::random_model::write_embedder;
 
@@ -364,7 +366,7 @@ mod tests {
         Options {
             passages: 300,
             folder: None,
-            data: None,
+            keep: None,
             embeds: false,
             modes: vec![SearchMode::Vector, SearchMode::FullText, SearchMode::Fused],
             clients: vec![1, 3],
@@ -379,7 +381,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_collection_is_made_once_and_every_mode_is_measured() {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options { data: Some(folder.path().join("kept")), ..options() };
+        let options = Options { keep: Some(folder.path().join("kept")), ..options() };
         let report = measured(folder.path(), &options).await;
         assert_eq!((report.passages, &*report.texts, &*report.vectors), (300, "made", "words"));
         let cells: Vec<_> = report.results.iter().map(|result| (result.mode, result.clients)).collect();

@@ -20,7 +20,7 @@ pub struct Args {
     folder: Option<PathBuf>,
     /// Where the collection is kept, so that it is made once; else it goes away
     #[arg(long, value_name = "FOLDER")]
-    data: Option<PathBuf>,
+    keep: Option<PathBuf>,
     /// Embed the passages with the embedding model, which takes hours for 100,000; else their vectors are made of their words. Questions are
     /// embedded either way
     #[arg(long)]
@@ -67,7 +67,7 @@ impl Mode {
 
 /// Measures a collection of its own, never one of the data folder.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let Args { passages, folder, data, embed, modes, clients, queries, runs, top_k, seed, json } = args;
+    let Args { passages, folder, keep, embed, modes, clients, queries, runs, top_k, seed, json } = args;
     let counts = [passages, queries, runs, top_k];
     if counts.iter().chain(&clients).any(|count| !(1..=1_000_000).contains(count)) {
         return Err(Error::invalid_input("every number of bench search must lie between 1 and 1000000"));
@@ -75,7 +75,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     let options = Options {
         passages,
         folder,
-        data,
+        keep,
         embeds: embed,
         modes: modes.into_iter().map(Mode::of).collect(),
         clients,
