@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ragstone_corpus::{Corpus, CorpusOptions, Hit, PassageEncoder, SearchMode, SearchOptions};
 use ragstone_documents::Document;
-use ragstone_env::{Env, Stopwatch};
+use ragstone_env::Stopwatch;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_terminal::progress::{Progress, Unit};
 use serde::Serialize;

@@ -75,7 +75,7 @@ async fn a_search_that_reads_little_finds_what_one_finds_that_reads_everything()
                     let [found_hits, expected_hits] =
                         [&found, &expected].map(|of| of.hits.iter().map(told).collect::<Vec<_>>());
                     assert_eq!(found_hits, expected_hits, "{query} {options:?}");
-                    assert!(!found_hits.is_empty() || min_similarity.is_some(), "{query} {options:?}");
+                    assert!(!found_hits.is_empty() || n.is_some() || min_similarity.is_some(), "{query} {options:?}");
                     assert_eq!(found.is_relevant, expected.is_relevant);
                     assert_eq!(found.best_similarity, expected.best_similarity);
                 }
@@ -107,8 +107,14 @@ async fn new_words_are_indexed_soon_and_found_alike() {
     upsert(&at_once, &documents).await;
     for query in ["old granite bridge", "rye bread", "PPR-1040", "edition of 2004"] {
         for mode in MODES {
-            let one = find(&corpus, query, mode, 8).await;
-            assert_eq!(one, find(&at_once, query, mode, 8).await, "{query} {mode:?}");
+            let mut one = find(&corpus, query, mode, 8).await;
+            let mut other = find(&at_once, query, mode, 8).await;
+            if mode == SearchMode::Fused {
+                // Of nine editions that are alike the order is nobody's: a few rows beside the index are scored by themselves.
+                one.sort();
+                other.sort();
+            }
+            assert_eq!(one, other, "{query} {mode:?}");
         }
     }
     // What is deleted is in no segment's answer, and a vacuum makes one of them.
