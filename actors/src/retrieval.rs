@@ -83,7 +83,7 @@ impl Service for Retriever {
             };
             let words_only = corpus.built_with(&search.collection).await?.words_only;
             let found = corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await;
-            found.map(|Searched { hits, search_ms, is_relevant, best_similarity }| Retrieved {
+            found.map(|Searched { hits, search_ms, is_relevant, best_similarity, .. }| Retrieved {
                 hits,
                 search_ms,
                 words_only,

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-use super::Passage;
 use super::fusion::Ranking;
 use super::query::Scored;
-use super::schema::StoredPassage;
+use super::schema::{Brief, StoredPassage};
 use super::scripts::{self, is_dense};
 use super::search::{Elsewhere, Hit};
 
@@ -29,6 +29,14 @@ pub(super) struct StoredHit {
     pub also_in: Vec<Elsewhere>,
 }
 
+/// As [`StoredHit`], with what ranked it.
+pub(super) struct BriefHit {
+    pub brief: Arc<Brief>,
+    pub score: f32,
+    pub similarity: Option<f32>,
+    pub also_in: Vec<Arc<Brief>>,
+}
+
 impl StoredHit {
     /// For whom its token ids are right.
     pub fn into_hit(self) -> Hit {
@@ -48,7 +56,7 @@ pub(super) fn told(similarity: f32) -> f32 {
 /// What the two searches found, each passage once, and each search's ranking of it.
 #[derive(Default)]
 pub(super) struct Candidates {
-    pub passages: Vec<StoredPassage>,
+    pub passages: Vec<Arc<Brief>>,
     at: HashMap<(String, u32), usize>,
 }
 
@@ -64,16 +72,14 @@ pub(super) fn alone(ranking: &Ranking, candidates: usize) -> Vec<f32> {
 impl Candidates {
     /// Adds what a search found; its ranking, ties by document and place so that it is the same every time.
     pub fn rank(&mut self, mut found: Scored, depth: usize) -> Ranking {
-        found.sort_by(|(a, a_score), (b, b_score)| {
-            b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
-        });
+        found.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then_with(|| order(a).cmp(&order(b))));
         let mut ranking =
             Ranking { found: Vec::with_capacity(found.len()), complete: found.len() < depth, has_keywords: false };
-        for (stored, score) in found {
-            let key = (stored.passage.document_id.clone(), stored.passage.ordinal);
+        for (brief, score) in found {
+            let key = (brief.document_id.clone(), brief.ordinal);
             let candidate = *self.at.entry(key).or_insert(self.passages.len());
             if candidate == self.passages.len() {
-                self.passages.push(stored);
+                self.passages.push(brief);
             }
             ranking.found.push((candidate, score));
         }
@@ -83,20 +89,17 @@ impl Candidates {
     /// The `top_k` best, each text once: under its best title, of the document that had it first, with the others named. Of texts that are nearly
     /// the same, such as thirty editions of one, [`MOST_ALIKE`], and more of them only where nothing else is left. And how many there are without
     /// those. Of a passage that is to be left out the score is none.
-    pub fn best(self, scores: &[Option<f32>], similarities: &Similarities, top_k: usize) -> (Vec<StoredHit>, usize) {
+    pub fn best(self, scores: &[Option<f32>], similarities: &Similarities, top_k: usize) -> (Vec<BriefHit>, usize) {
         let ranked = self.passages.into_iter().zip(scores);
-        let mut ranked: Vec<(StoredPassage, f32)> =
-            ranked.filter_map(|(stored, score)| Some((stored, (*score)?))).collect();
-        ranked.sort_by(|(a, a_score), (b, b_score)| {
-            b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
-        });
+        let mut ranked: Vec<(Arc<Brief>, f32)> = ranked.filter_map(|(brief, score)| Some((brief, (*score)?))).collect();
+        ranked.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then_with(|| order(a).cmp(&order(b))));
         // With those that are left for the end, as there are enough like them.
-        let mut hits: Vec<(StoredHit, bool)> = Vec::new();
+        let mut hits: Vec<(BriefHit, bool)> = Vec::new();
         let (mut places, mut words, mut kept): (HashMap<String, usize>, Vec<Words>, usize) = Default::default();
-        for (stored, score) in ranked {
-            match places.entry(stored.passage.text.clone()) {
+        for (brief, score) in ranked {
+            match places.entry(brief.text.clone()) {
                 Entry::Vacant(place) if kept < top_k => {
-                    let own = Words::of(&stored.passage.text);
+                    let own = Words::of(&brief.text);
                     let alike = words.iter().filter(|other| own.are_like(other)).take(MOST_ALIKE).count();
                     if alike < MOST_ALIKE {
                         kept += 1;
@@ -105,20 +108,18 @@ impl Candidates {
                         }
                     }
                     place.insert(hits.len());
-                    let similarity = similarities.get(&stored.row).copied();
-                    hits.push((StoredHit { stored, score, similarity, also_in: Vec::new() }, alike == MOST_ALIKE));
+                    let similarity = similarities.get(&brief.row).copied();
+                    hits.push((BriefHit { brief, score, similarity, also_in: Vec::new() }, alike == MOST_ALIKE));
                 }
                 Entry::Vacant(_) => {}
-                Entry::Occupied(place) => hits[*place.get()].0.note(stored),
+                Entry::Occupied(place) => hits[*place.get()].0.note(brief),
             }
         }
         let (left, best): (Vec<_>, Vec<_>) = hits.into_iter().partition(|(_, is_left)| *is_left);
-        let mut hits: Vec<StoredHit> = best.into_iter().map(|(hit, _)| hit).collect();
+        let mut hits: Vec<BriefHit> = best.into_iter().map(|(hit, _)| hit).collect();
         // Where there is nothing else, these are better than nothing, and no better than what stands before them.
         let last = hits.last().map_or(f32::MAX, |hit| hit.score);
-        hits.extend(
-            left.into_iter().take(top_k - kept).map(|(hit, _)| StoredHit { score: hit.score.min(last), ..hit }),
-        );
+        hits.extend(left.into_iter().take(top_k - kept).map(|(hit, _)| BriefHit { score: hit.score.min(last), ..hit }));
         (hits, kept)
     }
 }
@@ -158,21 +159,20 @@ impl Words {
     }
 }
 
-impl StoredHit {
+impl BriefHit {
     /// The same text is there, too. Of those under one title the hit is the one that was there first: a copy that comes later takes no
     /// citation away, and leaves the prompt as its KV is stored.
-    fn note(&mut self, mut other: StoredPassage) {
-        if other.passage.title == self.stored.passage.title && other.row < self.stored.row {
-            std::mem::swap(&mut self.stored, &mut other);
+    fn note(&mut self, mut other: Arc<Brief>) {
+        if other.title == self.brief.title && other.row < self.brief.row {
+            std::mem::swap(&mut self.brief, &mut other);
         }
         if self.also_in.len() < MAX_ELSEWHERE {
-            let Passage { document_id, title, source, ordinal, .. } = other.passage;
-            self.also_in.push(Elsewhere { document_id, title, source, ordinal });
+            self.also_in.push(other);
         }
     }
 }
 
-fn order(passage: &Passage) -> (&str, u32) {
+fn order(passage: &Brief) -> (&str, u32) {
     (&passage.document_id, passage.ordinal)
 }
 
@@ -181,15 +181,11 @@ mod tests {
     use super::*;
 
     fn found(texts: &[&str]) -> Scored {
-        let passage =
-            |n: usize, text: &str| Passage { document_id: format!("{n:02}"), text: text.into(), ..Passage::default() };
-        let stored = |(n, text): (usize, &&str)| StoredPassage {
-            passage: passage(n, text),
-            tokenizer: String::new(),
-            row: n as u64,
-            generation: 0,
+        let brief = |(n, text): (usize, &&str)| {
+            let (document_id, title, text) = (format!("{n:02}"), String::new(), (*text).to_owned());
+            Arc::new(Brief { document_id, ordinal: 0, title, text, row: n as u64 })
         };
-        texts.iter().enumerate().map(stored).zip((0..100).map(|n| 1.0 - n as f32 / 100.0)).collect()
+        texts.iter().enumerate().map(brief).zip((0..100).map(|n| 1.0 - n as f32 / 100.0)).collect()
     }
 
     fn best(texts: &[&str], top_k: usize) -> Vec<(String, f32)> {
@@ -200,7 +196,7 @@ mod tests {
             .best(&scores, &Similarities::default(), top_k)
             .0
             .into_iter()
-            .map(|hit| (hit.stored.passage.document_id, hit.score))
+            .map(|hit| (hit.brief.document_id.clone(), hit.score))
             .collect()
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::candidates::{StoredHit, told};
-use super::search::{self, Outcome, Searched};
+use super::search::{self, Outcome, Searched, Took};
 use super::table::Collection;
 use super::{Corpus, Hit, SearchMode, SearchOptions};
 use crate::Result;
@@ -35,7 +35,9 @@ impl Corpus {
         if query.trim().is_empty() || options.top_k == 0 {
             return Ok(Searched::default());
         }
+        let asked = Stopwatch::start();
         let (vector, options) = &self.prepare(&table, query, options).await?;
+        let embedding_ms = asked.elapsed_ms();
         let (vector, env, own) = (vector.clone(), &self.inner.options.env, self.encoder().tokenizer_identity());
         let started = Stopwatch::start();
         let (mended, again) = (table.broken.times_mended(), vector.clone());
@@ -56,9 +58,9 @@ impl Corpus {
             found => found,
         };
         let search_ms = started.elapsed_ms();
-        let Outcome { hits, is_relevant, best_similarity } = found?;
-        let best_similarity = best_similarity.map(told);
-        Ok(Searched { hits: self.hits(collection, hits).await?, is_relevant, best_similarity, search_ms })
+        let Outcome { hits, is_relevant, best_similarity, took } = found?;
+        let (best_similarity, took) = (best_similarity.map(told), Took { embedding_ms, ..took });
+        Ok(Searched { hits: self.hits(collection, hits).await?, is_relevant, best_similarity, search_ms, took })
     }
 
     /// The query's vector, where one is needed, and how to search: by words alone where the collection's embedding model cannot be loaded.

@@ -1,45 +1,82 @@
-//! What a search answers with, within a bound of bytes. A search for many leaves metadata out of its candidates, and reads that of the best,
-//! some at a time, until the bound is met.
+//! What a search answers with, within a bound of bytes. Only of the best is read what ranked none of them: metadata, token ids, sources, some at a
+//! time, until the bound is met.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use lancedb::query::Select;
-
-use super::candidates::StoredHit;
-use super::schema;
+use super::Passage;
+use super::candidates::{BriefHit, StoredHit};
+use super::disk::caught;
+use super::schema::{self, StoredPassage};
+use super::search::Elsewhere;
 use super::table::{Collection, Snapshot};
-use super::{Metadata, Passage};
 use crate::Result;
 
 /// Titles, texts, sources and metadata that a search answers with, in bytes.
 const MOST_BYTES: usize = 4 << 20;
-/// Hits whose metadata is read at once.
+/// Hits that are read at once.
 const TOGETHER: usize = 64;
 
-/// The best of `hits`, as many as fit, the first of them at least; with their metadata, if they `lack` it.
+/// Whole passages that a search has read, by the numbers of their rows: stages of one search tell nearly the same.
+#[derive(Default)]
+pub(super) struct Wholes {
+    passages: HashMap<u64, StoredPassage>,
+    /// Of those that are elsewhere.
+    sources: HashMap<u64, Option<String>>,
+}
+
+/// The best of `hits` whole, as many as fit, the first of them at least.
 pub(super) async fn within_bounds(
     collection: &Collection,
     snapshot: &Snapshot<'_>,
-    mut hits: Vec<StoredHit>,
-    lack: bool,
+    wholes: &mut Wholes,
+    hits: Vec<BriefHit>,
 ) -> Result<Vec<StoredHit>> {
-    let (mut bytes, mut kept) = (0, 0);
-    for start in (0..hits.len()).step_by(TOGETHER) {
-        let end = hits.len().min(start + TOGETHER);
-        if lack {
-            add_metadata(collection, snapshot, &mut hits[start..end]).await?;
-        }
-        let fitting = hits[start..end].iter().take_while(|hit| {
-            bytes += bytes_of(hit);
-            bytes <= MOST_BYTES
-        });
-        kept = start + fitting.count();
-        if kept < end {
-            break;
+    let (mut bytes, mut whole) = (0, Vec::with_capacity(hits.len().min(TOGETHER)));
+    for some in hits.chunks(TOGETHER) {
+        wholes.read(collection, snapshot, some).await?;
+        for hit in some.iter().filter_map(|hit| wholes.of(hit)) {
+            bytes += bytes_of(&hit);
+            if bytes > MOST_BYTES && !whole.is_empty() {
+                return Ok(whole);
+            }
+            whole.push(hit);
         }
     }
-    hits.truncate(kept.max(1));
-    Ok(hits)
+    Ok(whole)
+}
+
+impl Wholes {
+    async fn read(&mut self, collection: &Collection, snapshot: &Snapshot<'_>, hits: &[BriefHit]) -> Result<()> {
+        let rows: BTreeSet<u64> = hits.iter().map(|hit| hit.brief.row).collect();
+        let rows: Vec<u64> = rows.into_iter().filter(|row| !self.passages.contains_key(row)).collect();
+        if !rows.is_empty() {
+            let columns = collection.passage_columns(&["token_ids"]);
+            let read = caught("read the passages", snapshot.take(&rows, &columns)).await?;
+            for (row, stored) in rows.into_iter().zip(schema::decode(&read, &collection.name)?) {
+                self.passages.insert(row, StoredPassage { row, ..stored });
+            }
+        }
+        let rows: BTreeSet<u64> = hits.iter().flat_map(|hit| hit.also_in.iter().map(|other| other.row)).collect();
+        let rows: Vec<u64> = rows.into_iter().filter(|row| !self.sources.contains_key(row)).collect();
+        if !rows.is_empty() {
+            let read = caught("read the passages", snapshot.take(&rows, &["source"])).await?;
+            let sources = schema::strings(&read, "source")?;
+            let sources = rows.into_iter().enumerate().map(|(at, row)| (row, schema::optional(sources, at)));
+            self.sources.extend(sources);
+        }
+        Ok(())
+    }
+
+    fn of(&self, hit: &BriefHit) -> Option<StoredHit> {
+        let elsewhere = hit.also_in.iter().map(|other| Elsewhere {
+            document_id: other.document_id.clone(),
+            title: other.title.clone(),
+            source: self.sources.get(&other.row).cloned().flatten(),
+            ordinal: other.ordinal,
+        });
+        let stored = self.passages.get(&hit.brief.row)?.clone();
+        Some(StoredHit { stored, score: hit.score, similarity: hit.similarity, also_in: elsewhere.collect() })
+    }
 }
 
 fn bytes_of(hit: &StoredHit) -> usize {
@@ -52,19 +89,4 @@ fn bytes_of(hit: &StoredHit) -> usize {
         .iter()
         .map(|other| other.document_id.len() + other.title.len() + other.source.as_ref().map_or(0, String::len));
     own + elsewhere.sum::<usize>()
-}
-
-async fn add_metadata(collection: &Collection, snapshot: &Snapshot<'_>, hits: &mut [StoredHit]) -> Result<()> {
-    let rows = hits.iter().map(|hit| hit.stored.row).collect();
-    let query = snapshot.table.take_row_ids(rows).select(Select::columns(&["metadata"])).with_row_id();
-    let mut read = HashMap::new();
-    for batch in collection.run(query).await? {
-        let metadata = schema::strings(&batch, "metadata")?;
-        let rows = schema::row_numbers(&batch).into_iter().flat_map(|rows| rows.values().iter().enumerate());
-        read.extend(rows.map(|(at, row)| (*row, Metadata::stored(metadata.value(at)))));
-    }
-    for hit in hits {
-        hit.stored.passage.metadata = read.get(&hit.stored.row).cloned().unwrap_or_default();
-    }
-    Ok(())
 }

@@ -75,7 +75,7 @@ pub use self::relevance::{Language, Unrelated};
 pub use self::renewal::{BuiltWith, RenewalProgress};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
-pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions, Searched};
+pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions, Searched, Took};
 use self::sharing::Home;
 use self::table::Collection;
 pub use self::verify::{CorpusCheck, DamagedFile, Pace};

@@ -1,12 +1,18 @@
 //! What LanceDB is asked: passages by meaning, by words, and by what may be an identifier.
+//!
+//! Its indexes give numbers of rows and scores, and that is all that is asked of them: of a hundred candidates five are answered. What ranks
+//! them ([`Brief`]) is read once for all searches, and the rest of the hits alone (`found.rs`).
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
+use arrow_array::RecordBatch;
 use lancedb::DistanceType;
 use lancedb::datafusion::prelude::{col, lit};
 use lancedb::expr::{contains, lower};
 use lancedb::index::scalar::{BooleanQuery, FtsQuery, FullTextSearchQuery, MatchQuery, Occur};
-use lancedb::query::{QueryBase, Select};
+use lancedb::query::{Query, QueryBase, Select, VectorQuery};
 use ragstone_env::Env;
 
 use super::candidates::Similarities;
@@ -14,10 +20,11 @@ use super::disk::{caught, failed};
 use super::filter::{self, Filter};
 use super::identifiers::Identifiers;
 use super::relevance::cosine;
-use super::schema::{self, StoredPassage, content, decode, scores};
+use super::schema::{self, BRIEF_COLUMNS, Brief, scores};
 use super::scripts;
 use super::table::{Collection, Snapshot};
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
+use ragstone_env::lock::locked;
 
 /// Candidates of each search, at least.
 pub(super) const MIN_CANDIDATES: usize = 100;
@@ -26,8 +33,34 @@ pub(super) const PROBES: usize = 32;
 /// Passages that are looked at of those which have an identifier somewhere within their words.
 const MOST_LITERAL: usize = 50;
 
-/// One search's passages and their scores.
-pub(super) type Scored = Vec<(StoredPassage, f32)>;
+/// One search's passages, by the numbers of their rows, and their scores.
+pub(super) type Rows = Vec<(u64, f32)>;
+/// As [`Rows`], with what ranks them.
+pub(super) type Scored = Vec<(Arc<Brief>, f32)>;
+
+/// What a search has read of its candidates, by the numbers of their rows: each is read once, however many rankings have it.
+#[derive(Default)]
+pub(super) struct Briefs(Mutex<HashMap<u64, Arc<Brief>>>);
+
+impl Briefs {
+    /// What these searches found.
+    pub async fn of<const N: usize>(&self, snapshot: &Snapshot<'_>, found: [&Rows; N]) -> Result<[Scored; N]> {
+        let unread: Vec<u64> = {
+            let known = locked(&self.0);
+            // In order: neighbours are read together.
+            let rows: BTreeSet<u64> = found.iter().flat_map(|found| found.iter().map(|(row, _)| *row)).collect();
+            rows.into_iter().filter(|row| !known.contains_key(row)).collect()
+        };
+        if !unread.is_empty() {
+            let read = caught("read the passages", snapshot.take(&unread, &BRIEF_COLUMNS)).await?;
+            let read = Brief::decode(&read, unread)?.into_iter().map(|brief| (brief.row, Arc::new(brief)));
+            locked(&self.0).extend(read);
+        }
+        let known = locked(&self.0);
+        let brief = |(row, score): &(u64, f32)| Some((known.get(row)?.clone(), *score));
+        Ok(found.map(|found| found.iter().filter_map(brief).collect()))
+    }
+}
 
 /// Cells of the vector index that are looked into.
 #[derive(Clone, Copy)]
@@ -45,7 +78,7 @@ pub(super) async fn nearest(
     (vector, filter): (&[f32], Option<&Filter>),
     (depth, probes): (usize, Probes),
     env: &Env,
-) -> Result<Scored> {
+) -> Result<Rows> {
     let delay = env.delay_at("corpus.probe");
     let cells = match probes {
         Probes::First(cells) => cells,
@@ -54,34 +87,65 @@ pub(super) async fn nearest(
     if !delay.is_zero() {
         tokio::time::sleep(delay * cells as u32).await;
     }
-    let failed = || failed(format!("search the vectors of collection `{}`", collection.name));
-    let query = snapshot.table.query().nearest_to(vector).map_err(failed())?;
-    let query = query.column("vector").distance_type(DistanceType::Cosine);
-    let query = match (probes, filter) {
-        (Probes::Last, Some(_)) => query.minimum_nprobes(cells).and_then(|query| query.maximum_nprobes(None)),
-        _ => query.nprobes(cells),
-    };
-    let mut query = query.map_err(failed())?.limit(depth).select(columns(collection, "_distance", depth)).with_row_id();
-    if let Some(filter) = filter {
-        query = query.only_if_expr(filter::predicate(filter));
-    }
+    let query = nearest_query(collection, snapshot, (vector, filter), probes)?.limit(depth);
+    let query = query.select(Select::columns(&["_distance"])).with_row_id();
     let ran = caught("search the vectors", collection.run(query)).await;
     let batches = ran.inspect_err(|_| collection.broken.vectors.store(true, Ordering::Release))?;
     let mut found = Vec::new();
     for batch in batches {
         let similarities = scores(&batch, "_distance")?.into_iter().map(|distance| 1.0 - distance);
-        found.extend(decode(&batch, &collection.name)?.into_iter().zip(similarities));
+        found.extend(row_numbers(&batch)?.zip(similarities));
     }
     Ok(found)
+}
+
+/// What LanceDB is asked for [`nearest`], but for how many and which columns.
+pub(super) fn nearest_query(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (vector, filter): (&[f32], Option<&Filter>),
+    probes: Probes,
+) -> Result<VectorQuery> {
+    let failed = || failed(format!("search the vectors of collection `{}`", collection.name));
+    let query = snapshot.table.query().nearest_to(vector).map_err(failed())?;
+    let query = query.column("vector").distance_type(DistanceType::Cosine);
+    let query = match (probes, filter) {
+        (Probes::Last, Some(_)) => query.minimum_nprobes(PROBES).and_then(|query| query.maximum_nprobes(None)),
+        (Probes::Last, None) => query.nprobes(PROBES),
+        (Probes::First(cells), _) => query.nprobes(cells),
+    };
+    let query = query.map_err(failed())?;
+    Ok(match filter {
+        Some(filter) => query.only_if_expr(filter::predicate(filter)),
+        None => query,
+    })
 }
 
 /// Passages by BM25. The query is a bag of words: it is not parsed, so that no character in it has a meaning.
 pub(super) async fn matching(
     collection: &Collection,
     snapshot: &Snapshot<'_>,
-    (query, filter): (&str, Option<&Filter>),
+    asked: (&str, Option<&Filter>),
     depth: usize,
-) -> Result<Scored> {
+) -> Result<Rows> {
+    let query = matching_query(collection, snapshot, asked).await.limit(depth);
+    let query = query.select(Select::columns(&["_score"])).with_row_id();
+    let ran = caught("search the words", collection.run(query)).await;
+    let batches = ran.inspect_err(|_| collection.broken.words.store(true, Ordering::Release))?;
+    let mut found = Vec::new();
+    for batch in batches {
+        let bm25 = scores(&batch, "_score")?;
+        found.extend(row_numbers(&batch)?.zip(bm25));
+    }
+    Ok(found)
+}
+
+/// What LanceDB is asked for [`matching`], but for how many and which columns.
+pub(super) async fn matching_query(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (query, filter): (&str, Option<&Filter>),
+) -> Query {
     let of = |column: &str, words: String| MatchQuery::new(words).with_column(Some(column.to_owned()));
     let words = of("content", query.to_owned());
     // Where that cannot be looked up, the words between blanks are still there.
@@ -97,41 +161,29 @@ pub(super) async fn matching(
             FtsQuery::from(BooleanQuery::new(both))
         }
     };
-    let words = FullTextSearchQuery::new_query(words);
-    let mut query = snapshot
-        .table
-        .query()
-        .full_text_search(words)
-        .limit(depth)
-        .select(columns(collection, "_score", depth))
-        .with_row_id();
-    if let Some(filter) = filter {
-        query = query.only_if_expr(filter::predicate(filter));
+    let query = snapshot.table.query().full_text_search(FullTextSearchQuery::new_query(words));
+    match filter {
+        Some(filter) => query.only_if_expr(filter::predicate(filter)),
+        None => query,
     }
-    let ran = caught("search the words", collection.run(query)).await;
-    let batches = ran.inspect_err(|_| collection.broken.words.store(true, Ordering::Release))?;
-    let mut found = Vec::new();
-    for batch in batches {
-        let bm25 = scores(&batch, "_score")?;
-        found.extend(decode(&batch, &collection.name)?.into_iter().zip(bm25));
-    }
-    Ok(found)
 }
 
 /// Passages that have an identifier of the query.
 pub(super) async fn named(
     collection: &Collection,
-    snapshot: &Snapshot<'_>,
+    (snapshot, briefs): (&Snapshot<'_>, &Briefs),
     (identifiers, filter): (&Identifiers, Option<&Filter>),
 ) -> Result<Scored> {
     let (terms, literal) = (identifiers.terms(), identifiers.literals());
-    let mut found = match terms.is_empty() {
+    let found = match terms.is_empty() {
         true => Vec::new(),
         false => matching(collection, snapshot, (&terms, filter), MIN_CANDIDATES).await?,
     };
+    let [mut found] = briefs.of(snapshot, [&found]).await?;
     keep_named(&mut found, identifiers);
     if found.is_empty() && !literal.is_empty() {
-        found = having(collection, snapshot, (&literal, filter)).await?;
+        let rows = having(collection, snapshot, (&literal, filter)).await?;
+        [found] = briefs.of(snapshot, [&rows]).await?;
         keep_named(&mut found, identifiers);
     }
     Ok(found)
@@ -139,7 +191,7 @@ pub(super) async fn named(
 
 /// The index gives what has some of the words: what has no identifier is no candidate for it.
 fn keep_named(found: &mut Scored, identifiers: &Identifiers) {
-    found.retain(|(stored, _)| identifiers.in_passage(&content(&stored.passage.title, &stored.passage.text)) > 0.0);
+    found.retain(|(brief, _)| identifiers.in_passage(&brief.content()) > 0.0);
 }
 
 /// Passages that have one of these texts anywhere, in small letters: all passages are looked at, as no index knows parts of words.
@@ -147,7 +199,7 @@ async fn having(
     collection: &Collection,
     snapshot: &Snapshot<'_>,
     (literals, filter): (&[String], Option<&Filter>),
-) -> Result<Scored> {
+) -> Result<Rows> {
     let has = |literal: &String| contains(lower(col("content")), lit(literal.as_str()));
     let Some(mut predicate) = literals.iter().map(has).reduce(|one, other| one.or(other)) else {
         return Ok(Vec::new());
@@ -155,43 +207,27 @@ async fn having(
     if let Some(filter) = filter {
         predicate = predicate.and(filter::predicate(filter));
     }
-    let columns = Select::columns(&collection.passage_columns(&["token_ids"]));
-    let query = snapshot.table.query().only_if_expr(predicate).limit(MOST_LITERAL).select(columns).with_row_id();
+    let rows = Select::columns(&["ordinal"]);
+    let query = snapshot.table.query().only_if_expr(predicate).limit(MOST_LITERAL).select(rows).with_row_id();
     let mut found = Vec::new();
     for batch in caught("search the words", collection.run(query)).await? {
-        found.extend(decode(&batch, &collection.name)?.into_iter().map(|stored| (stored, 0.0)));
+        found.extend(row_numbers(&batch)?.map(|row| (row, 0.0)));
     }
     Ok(found)
 }
 
 /// The cosine similarity of passages, by the numbers of their rows.
-pub(super) async fn similarities(
-    collection: &Collection,
-    snapshot: &Snapshot<'_>,
-    vector: &[f32],
-    rows: Vec<u64>,
-) -> Result<Similarities> {
-    let mut found = Similarities::new();
+pub(super) async fn similarities(snapshot: &Snapshot<'_>, vector: &[f32], rows: Vec<u64>) -> Result<Similarities> {
     if rows.is_empty() {
-        return Ok(found);
+        return Ok(Similarities::new());
     }
-    let query = snapshot.table.take_row_ids(rows).select(Select::columns(&["vector"])).with_row_id();
-    for batch in collection.run(query).await? {
-        let vectors = schema::vectors(&batch)?;
-        let rows = schema::row_numbers(&batch).into_iter().flat_map(|rows| rows.values().iter());
-        let known = rows.zip(&vectors).filter_map(|(row, stored)| Some((*row, cosine(vector, stored)?)));
-        found.extend(known);
-    }
-    Ok(found)
+    let batch = caught("read the vectors", snapshot.take(&rows, &["vector"])).await?;
+    let vectors = schema::vectors(&batch)?;
+    Ok(rows.into_iter().zip(&vectors).filter_map(|(row, stored)| Some((row, cosine(vector, stored)?))).collect())
 }
 
-/// Whether so many candidates are read without their metadata: each may have 64 KiB of it, and few are answered.
-pub(super) fn is_lean(depth: usize) -> bool {
-    depth > MIN_CANDIDATES
-}
-
-fn columns(collection: &Collection, score: &'static str, depth: usize) -> Select {
-    let mut columns = collection.passage_columns(&["token_ids", score]);
-    columns.retain(|column| *column != "metadata" || !is_lean(depth));
-    Select::columns(&columns)
+fn row_numbers(batch: &RecordBatch) -> Result<impl Iterator<Item = u64>> {
+    let rows = schema::row_numbers(batch);
+    let rows = rows.ok_or_else(|| Error::new(ErrorKind::Internal, "a search told no numbers of rows"))?;
+    Ok(rows.values().iter().copied())
 }

@@ -112,6 +112,41 @@ impl StoredPassage {
     }
 }
 
+/// What ranks a passage: all that a search reads of a candidate. Of the hits alone the rest is read.
+#[derive(Debug, PartialEq)]
+pub(super) struct Brief {
+    pub document_id: String,
+    pub ordinal: u32,
+    pub title: String,
+    pub text: String,
+    /// As [`StoredPassage::row`].
+    pub row: u64,
+}
+
+/// The columns of a [`Brief`].
+pub(super) const BRIEF_COLUMNS: [&str; 4] = ["document_id", "ordinal", "title", "content"];
+
+impl Brief {
+    /// What is embedded and searched of it.
+    pub fn content(&self) -> String {
+        content(&self.title, &self.text)
+    }
+
+    /// A batch that has [`BRIEF_COLUMNS`], of rows of these numbers.
+    pub fn decode(batch: &RecordBatch, rows: impl IntoIterator<Item = u64>) -> Result<Vec<Self>> {
+        let (documents, ordinals) = (strings(batch, "document_id")?, numbers(batch, "ordinal")?);
+        let (titles, contents) = (strings(batch, "title")?, strings(batch, "content")?);
+        let brief = |(at, row)| Self {
+            document_id: documents.value(at).to_owned(),
+            ordinal: ordinals.value(at),
+            title: titles.value(at).to_owned(),
+            text: text_of(titles.value(at), contents.value(at)),
+            row,
+        };
+        Ok((0..batch.num_rows()).zip(rows).map(brief).collect())
+    }
+}
+
 /// The schema of a new table; one that nodes share says when a document was claimed.
 pub(super) fn table_schema(dimension: usize, embedding: &str, is_shared: bool) -> SchemaRef {
     let text = |name| Field::new(name, DataType::Utf8, false);
@@ -211,15 +246,14 @@ pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Resu
         .map_err(|error| Error::new(ErrorKind::Internal, "passages do not fit their table").with_source(error))
 }
 
-/// The passages of a batch that has [`PASSAGE_COLUMNS`], but perhaps `metadata`, and `token_ids`.
+/// The passages of a batch that has [`PASSAGE_COLUMNS`] and `token_ids`.
 pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<StoredPassage>> {
     let (documents, ordinals) = (strings(batch, "document_id")?, numbers(batch, "ordinal")?);
     let (ids, titles, contents) = (strings(batch, "id")?, strings(batch, "title")?, strings(batch, "content")?);
     let sources = strings(batch, "source")?;
     // A table that could not be given it has none.
     let pages = batch.column_by_name("page").and_then(|column| column.as_primitive_opt::<UInt32Type>());
-    // Left out where it is read later.
-    let metadata = batch.column_by_name("metadata").and_then(|column| column.as_string_opt::<i32>());
+    let metadata = strings(batch, "metadata")?;
     let tokenizers = strings(batch, "tokenizer")?;
     let token_ids = token_ids(batch)?;
     let rows = row_numbers(batch);
@@ -228,7 +262,7 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
     for (row, token_ids) in token_ids.into_iter().enumerate() {
         let title = titles.value(row).to_owned();
         // Rows of a document stand together, and have the same.
-        let json = metadata.map_or("{}", |metadata| metadata.value(row));
+        let json = metadata.value(row);
         let before = passages.last().map(|before| &before.passage.metadata);
         let metadata = match before.filter(|before| before.json() == json) {
             Some(same) => same.clone(),

@@ -1,27 +1,26 @@
 //! Finds passages: by meaning, by words, and by both.
 
-use std::collections::{BTreeSet, HashSet};
+mod best;
+#[cfg(test)]
+pub(super) mod reference;
+
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::best::{Asked, Best, best};
 use super::Passage;
-use super::candidates::{Candidates, Similarities, StoredHit, alone};
+use super::candidates::{Similarities, StoredHit};
 use super::filter::Filter;
-use super::found::within_bounds;
-use super::fusion::{Ranking, fuse, with_identifiers};
-use super::identifiers::Identifiers;
-use super::query::{self, MIN_CANDIDATES, PROBES, Probes, Scored, is_lean, matching, nearest};
-use super::relevance::{Candidate, Unrelated, is_any_relevant};
-use super::schema::{StoredPassage, content};
+use super::found::{Wholes, within_bounds};
+use super::query::{self, Briefs, MIN_CANDIDATES, PROBES, Probes, Rows, Scored, matching, nearest};
 use super::table::{Collection, Snapshot};
-use super::words::Keywords;
 use crate::Result;
-use ragstone_env::Env;
+use ragstone_env::{Env, Stopwatch};
 
 /// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one
 /// ranking can still come out on top when the other has it first. A constant number for up to 50 hits also means that asking
@@ -30,8 +29,6 @@ const CANDIDATES_PER_HIT: usize = 2;
 /// Where so many of them have the same texts that hits are missing, each search is asked for this many times more, up to a number.
 const DEEPER: usize = 4;
 const MAX_CANDIDATES: usize = 10_000;
-/// Of each ranking so many are looked at to find out whether anything is about the query.
-const JUDGED: usize = 10;
 /// Cells of a search in stages: the last stage is the search without stages. All begin at once, so that the last ends no later for the
 /// others but for what they compute, a third of what it does.
 const STAGES: [usize; 3] = [2, 8, PROBES];
@@ -94,6 +91,19 @@ pub struct Searched {
     pub best_similarity: Option<f32>,
     /// What the search took without embedding the query, in milliseconds.
     pub search_ms: f64,
+    /// Where the time went.
+    pub took: Took,
+}
+
+/// Where a search's time went, in milliseconds. Vectors and words are searched at the same time. Of a search in stages the middle two are not
+/// told.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Took {
+    pub embedding_ms: f64,
+    pub vectors_ms: f64,
+    pub words_ms: f64,
+    /// Candidates' texts, and all of the hits.
+    pub reading_ms: f64,
 }
 
 /// As [`Searched`], as it was stored.
@@ -101,6 +111,7 @@ pub(super) struct Outcome {
     pub hits: Vec<StoredHit>,
     pub is_relevant: Option<bool>,
     pub best_similarity: Option<f32>,
+    pub took: Took,
 }
 
 /// Another place of a passage's text.
@@ -138,44 +149,49 @@ async fn search_from(
     let asked = Asked::of(query, collection);
     let words = asked.identifiers.with_joined(query);
     // What has the query's identifiers does not depend on how deep the others go.
-    let mut named: Option<Scored> = None;
+    let (mut named, briefs): (Option<Scored>, Briefs) = Default::default();
+    let mut took = Took::default();
     loop {
         let by_vector = async {
             match &vector {
                 Some(vector) if options.mode != SearchMode::FullText => {
-                    nearest(collection, snapshot, (vector, filter), (depth, Probes::Last), env).await
+                    let probes = (depth, Probes::Last);
+                    timed(nearest(collection, snapshot, (vector, filter), probes, env)).await
                 }
-                _ => Ok(Vec::new()),
+                _ => Ok((Vec::new(), 0.0)),
             }
         };
         let by_text = async {
             match options.mode {
-                SearchMode::Vector => Ok(Vec::new()),
-                _ => matching(collection, snapshot, (&words, filter), depth).await,
+                SearchMode::Vector => Ok((Vec::new(), 0.0)),
+                _ => timed(matching(collection, snapshot, (&words, filter), depth)).await,
             }
         };
         let by_name = async {
             match (&named, options.mode) {
                 (Some(named), _) => Ok(named.clone()),
                 (None, SearchMode::Vector) => Ok(Vec::new()),
-                (None, _) => query::named(collection, snapshot, (&asked.identifiers, filter)).await,
+                (None, _) => query::named(collection, (snapshot, &briefs), (&asked.identifiers, filter)).await,
             }
         };
-        let (by_vector, by_text, by_name) = futures::try_join!(by_vector, by_text, by_name)?;
+        let ((by_vector, vectors_ms), (by_text, words_ms), by_name) = futures::try_join!(by_vector, by_text, by_name)?;
+        (took.vectors_ms, took.words_ms) = (took.vectors_ms + vectors_ms, took.words_ms + words_ms);
         let deeper = deeper((&by_vector, &by_text), depth, options);
         let compared = (collection, snapshot, vector.as_deref());
+        let ([by_vector, by_text], reading_ms) = timed(briefs.of(snapshot, [&by_vector, &by_text])).await?;
+        took.reading_ms += reading_ms;
         let similarities = similarities(compared, [&by_vector, &by_text, &by_name], options).await?;
-        let (outcome, kept) = best((&asked, depth), by_vector, by_text, by_name.clone(), (options, &similarities));
+        let (best, kept) = best((&asked, depth), by_vector, by_text, by_name.clone(), (options, &similarities));
         named = Some(by_name);
         match deeper {
             Some(deeper) if kept < options.top_k => depth = deeper,
-            _ => return end(compared, outcome, is_lean(depth)).await,
+            _ => return end(compared, best, Wholes::default(), took).await,
         }
     }
 }
 
 /// How many candidates to ask for next, if there may be more than these.
-fn deeper((by_vector, by_text): (&Scored, &Scored), depth: usize, options: &SearchOptions) -> Option<usize> {
+fn deeper((by_vector, by_text): (&Rows, &Rows), depth: usize, options: &SearchOptions) -> Option<usize> {
     let deeper = depth.saturating_mul(DEEPER);
     // Behind the first that is not similar enough there is none that is.
     let is_below = |bound: f32| by_vector.iter().any(|(_, similarity)| *similarity < bound);
@@ -188,31 +204,43 @@ type Compared<'a> = (&'a Collection, &'a Snapshot<'a>, Option<&'a [f32]>);
 
 /// What is known of the similarity of these passages: what the vectors' search told, and, where there is a bound, that of the others.
 async fn similarities(
-    (collection, snapshot, vector): Compared<'_>,
+    (_, snapshot, vector): Compared<'_>,
     [by_vector, by_text, by_name]: [&Scored; 3],
     options: &SearchOptions,
 ) -> Result<Similarities> {
-    let mut known: Similarities = by_vector.iter().map(|(stored, similarity)| (stored.row, *similarity)).collect();
+    let mut known: Similarities = by_vector.iter().map(|(brief, similarity)| (brief.row, *similarity)).collect();
     if let Some(vector) = vector.filter(|_| options.min_similarity.is_some()) {
-        let others = by_text.iter().chain(by_name).map(|(stored, _)| stored.row);
+        let others = by_text.iter().chain(by_name).map(|(brief, _)| brief.row);
         let missing: BTreeSet<u64> = others.filter(|row| !known.contains_key(row)).collect();
-        known.extend(query::similarities(collection, snapshot, vector, missing.into_iter().collect()).await?);
+        known.extend(query::similarities(snapshot, vector, missing.into_iter().collect()).await?);
     }
     Ok(known)
 }
 
 /// What a search ends with: the hits as far as they fit, each with its similarity.
-async fn end((collection, snapshot, vector): Compared<'_>, mut outcome: Outcome, is_lean: bool) -> Result<Outcome> {
-    outcome.hits = within_bounds(collection, snapshot, outcome.hits, is_lean).await?;
-    if let Some(vector) = vector {
-        let missing: Vec<u64> =
-            outcome.hits.iter().filter(|hit| hit.similarity.is_none()).map(|hit| hit.stored.row).collect();
-        let found = query::similarities(collection, snapshot, vector, missing).await?;
-        for hit in outcome.hits.iter_mut().filter(|hit| hit.similarity.is_none()) {
-            hit.similarity = found.get(&hit.stored.row).copied();
-        }
+async fn end(
+    (collection, snapshot, vector): Compared<'_>,
+    mut best: Best,
+    mut wholes: Wholes,
+    took: Took,
+) -> Result<Outcome> {
+    let unknown = best.hits.iter().filter(|hit| hit.similarity.is_none());
+    let unknown: BTreeSet<u64> = unknown.filter(|_| vector.is_some()).map(|hit| hit.brief.row).collect();
+    let compared = query::similarities(snapshot, vector.unwrap_or_default(), unknown.into_iter().collect());
+    let hits = std::mem::take(&mut best.hits);
+    let read = async { futures::try_join!(within_bounds(collection, snapshot, &mut wholes, hits), compared) };
+    let ((mut hits, found), reading_ms) = timed(read).await?;
+    let took = Took { reading_ms: took.reading_ms + reading_ms, ..took };
+    for hit in hits.iter_mut().filter(|hit| hit.similarity.is_none()) {
+        hit.similarity = found.get(&hit.stored.row).copied();
     }
-    Ok(outcome)
+    Ok(Outcome { hits, is_relevant: best.is_relevant, best_similarity: best.best_similarity, took })
+}
+
+/// What something gave, and how many milliseconds it took.
+async fn timed<T>(work: impl Future<Output = Result<T>>) -> Result<(T, f64)> {
+    let watch = Stopwatch::start();
+    Ok((work.await?, watch.elapsed_ms()))
 }
 
 /// Which search ended.
@@ -240,12 +268,12 @@ pub(super) async fn in_stages(
     let asked = Asked::of(query, collection);
     let snapshot = collection.snapshot().await?;
     let with_joined = asked.identifiers.with_joined(query);
-    type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Found, Scored)>> + Send + 'a>>;
+    type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Found, Rows)>> + Send + 'a>>;
     // Both are told before anything is: without them nearly all of it would be wrong.
-    let mut named = Scored::new();
+    let (mut named, briefs, mut wholes): (Scored, Briefs, Wholes) = Default::default();
     let words = async {
         let words = matching(collection, &snapshot, (&with_joined, filter), depth);
-        let by_name = query::named(collection, &snapshot, (&asked.identifiers, filter));
+        let by_name = query::named(collection, (&snapshot, &briefs), (&asked.identifiers, filter));
         let (words, by_name) = futures::try_join!(words, by_name)?;
         Ok((Found::Words { by_name }, words))
     };
@@ -258,7 +286,7 @@ pub(super) async fn in_stages(
         }));
     }
     let mut running = running;
-    let (mut by_vector, mut by_text): (Option<(usize, Scored)>, Option<Scored>) = (None, None);
+    let (mut by_vector, mut by_text): (Option<(usize, Rows)>, Option<Rows>) = (None, None);
     while let Some(found) = running.next().await {
         match found? {
             (Found::Words { by_name }, found) => (by_text, named) = (Some(found), by_name),
@@ -272,9 +300,10 @@ pub(super) async fn in_stages(
             if stage + 1 == STAGES.len() {
                 break;
             }
-            let known = near.iter().map(|(stored, similarity)| (stored.row, *similarity)).collect();
-            let found = best((&asked, depth), near.clone(), words.clone(), named.clone(), (options, &known));
-            provisional(found.0.hits);
+            let known = near.iter().copied().collect();
+            let [near, words] = briefs.of(&snapshot, [near, words]).await?;
+            let (found, _) = best((&asked, depth), near, words, named.clone(), (options, &known));
+            provisional(within_bounds(collection, &snapshot, &mut wholes, found.hits).await?);
         }
     }
     drop(running);
@@ -282,112 +311,18 @@ pub(super) async fn in_stages(
     let words = by_text.unwrap_or_default();
     let deeper = deeper((&near, &words), depth, options);
     let compared = (collection, &snapshot, Some(&vector[..]));
+    let [near, words] = briefs.of(&snapshot, [&near, &words]).await?;
     let similarities = similarities(compared, [&near, &words, &named], options).await?;
-    let (outcome, kept) = best((&asked, depth), near, words, named, (options, &similarities));
+    let (best, kept) = best((&asked, depth), near, words, named, (options, &similarities));
     match deeper {
         Some(deeper) if kept < options.top_k => {
             search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
         }
-        _ => end(compared, outcome, is_lean(depth)).await,
+        _ => end(compared, best, wholes, Took::default()).await,
     }
 }
 
 /// Candidates of each search.
 fn depth(top_k: usize) -> usize {
     top_k.saturating_mul(CANDIDATES_PER_HIT).max(MIN_CANDIDATES)
-}
-
-/// What a query's words say about it.
-struct Asked<'a> {
-    query: &'a str,
-    keywords: Option<Keywords>,
-    identifiers: Identifiers,
-    /// Of the collection's embedding model.
-    unrelated: Option<Arc<Unrelated>>,
-}
-
-impl<'a> Asked<'a> {
-    fn of(query: &'a str, collection: &Collection) -> Self {
-        let unrelated = collection.embedder.as_ref().and_then(|embedder| embedder.unrelated());
-        Self { query, keywords: Keywords::of(query), identifiers: Identifiers::of(query), unrelated }
-    }
-
-    /// Whether one of the first of each ranking is about the query.
-    fn is_any_relevant(
-        &self,
-        candidates: &Candidates,
-        rankings: [&Ranking; 3],
-        similarities: &Similarities,
-    ) -> Option<bool> {
-        if candidates.passages.is_empty() {
-            return Some(false);
-        }
-        let first = |ranking: &&Ranking| ranking.found.iter().take(JUDGED).map(|(at, _)| *at).collect::<Vec<_>>();
-        let judged: BTreeSet<usize> = rankings.iter().flat_map(first).collect();
-        let candidate = |at: usize| {
-            let StoredPassage { passage: Passage { title, text, .. }, row, .. } = &candidates.passages[at];
-            Candidate { similarity: similarities.get(row).copied(), content: content(title, text) }
-        };
-        let has_code = |at: &usize| self.identifiers.has_code_in(&candidate(*at).content);
-        if !self.identifiers.is_empty() && judged.iter().any(has_code) {
-            return Some(true);
-        }
-        let judged: Vec<Candidate> = judged.into_iter().map(candidate).collect();
-        is_any_relevant(self.query, self.unrelated.as_deref(), &judged)
-    }
-}
-
-/// The best of what the searches found, and how many there are without editions of one text; `named` are passages that have what the query names.
-fn best(
-    (asked, depth): (&Asked<'_>, usize),
-    by_vector: Scored,
-    by_text: Scored,
-    named: Scored,
-    (options, similarities): (&SearchOptions, &Similarities),
-) -> (Outcome, usize) {
-    let mut candidates = Candidates::default();
-    let by_vector = candidates.rank(by_vector, depth);
-    let mut by_text = candidates.rank(by_text, depth);
-    let named = candidates.rank(named, depth);
-    let count = candidates.passages.len();
-    let mut scores = match options.mode {
-        SearchMode::Vector => alone(&by_vector, count),
-        SearchMode::FullText => alone(&by_text, count),
-        SearchMode::Fused => {
-            by_text.has_keywords = by_text.found.first().is_some_and(|(best, _)| {
-                let Passage { title, text, .. } = &candidates.passages[*best].passage;
-                asked.keywords.as_ref().is_some_and(|keywords| keywords.are_in(&content(title, text)))
-            });
-            fuse(&by_vector, &by_text, count)
-        }
-    };
-    if options.mode != SearchMode::Vector && !asked.identifiers.is_empty() {
-        let has = |stored: &StoredPassage| {
-            let Passage { title, text, .. } = &stored.passage;
-            asked.identifiers.in_passage(&content(title, text))
-        };
-        let found: Vec<f32> = candidates.passages.iter().map(has).collect();
-        // However deep the searches go, the same ones say whether an identifier tells something.
-        let first =
-            |ranking: &Ranking| ranking.found.iter().take(MIN_CANDIDATES).map(|(at, _)| *at).collect::<Vec<_>>();
-        let counted: HashSet<usize> = [&by_vector, &by_text, &named].into_iter().flat_map(first).collect();
-        scores = with_identifiers(scores, &found, |at| counted.contains(&at));
-    }
-    // Words alone say of most languages too little: a search by words is not judged.
-    let is_relevant = match options.mode {
-        SearchMode::FullText if !candidates.passages.is_empty() => None,
-        _ => asked.is_any_relevant(&candidates, [&by_vector, &by_text, &named], similarities),
-    };
-    let best_similarity =
-        similarities.values().copied().filter(|similarity| similarity.is_finite()).max_by(f32::total_cmp);
-    let kept = |(at, score): (usize, f32)| {
-        let StoredPassage { passage: Passage { title, text, .. }, row, .. } = &candidates.passages[at];
-        let is_below = |bound: f32| similarities.get(row).is_some_and(|similarity| *similarity < bound);
-        let is_out =
-            options.min_similarity.is_some_and(is_below) && !asked.identifiers.has_code_in(&content(title, text));
-        (!is_out).then_some(score)
-    };
-    let scores: Vec<Option<f32>> = scores.into_iter().enumerate().map(kept).collect();
-    let (hits, kept) = candidates.best(&scores, similarities, options.top_k);
-    (Outcome { hits, is_relevant, best_similarity }, kept)
 }

@@ -8,6 +8,7 @@
 
 mod commit;
 mod indexes;
+mod segments;
 mod shared;
 mod upkeep;
 mod writing;
@@ -97,6 +98,24 @@ enum Files {
 pub(super) struct Snapshot<'a> {
     pub table: Table,
     _files: RwLockReadGuard<'a, Files>,
+}
+
+impl Snapshot<'_> {
+    /// Columns of these rows, in their order. Reads what is stored of them and plans no query.
+    pub async fn take(&self, rows: &[u64], columns: &[&str]) -> Result<RecordBatch> {
+        let failed = || failed("read passages".to_owned());
+        let Some(dataset) = self.table.dataset() else {
+            return Err(Error::new(ErrorKind::Internal, "a table of ours is none of LanceDB's own"));
+        };
+        let dataset = dataset.get().await.map_err(failed())?;
+        let schema = dataset.schema().project(columns).map_err(|error| failed()(error.into()))?;
+        let taken = dataset.take_rows(rows, schema).await.map_err(|error| failed()(error.into()))?;
+        if taken.num_rows() != rows.len() {
+            let message = format!("{} passages of {} could be read", taken.num_rows(), rows.len());
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        Ok(taken)
+    }
 }
 
 /// Where a table is.

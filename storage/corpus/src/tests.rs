@@ -16,9 +16,11 @@ mod damage;
 mod enough;
 mod filters;
 mod languages;
+mod reading;
 mod relevant;
 mod renewal;
 mod shared;
+mod speed;
 mod twice;
 mod week;
 

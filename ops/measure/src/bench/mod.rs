@@ -3,9 +3,11 @@
 mod bucket;
 pub mod controller;
 pub mod drafts;
+pub mod ingest;
 pub mod kernels;
 pub mod model;
 pub mod overlap;
+pub mod search;
 pub mod serve;
 mod shape;
 pub mod tiers;

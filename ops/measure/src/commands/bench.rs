@@ -1,17 +1,21 @@
 //! `ragstone bench`
 
 mod drafts;
+mod ingest;
 mod kernels;
 mod model;
 mod overlap;
 mod parity;
+mod search;
 mod serve;
 
 use ragstone_actors::answer::blend::Blend;
 use ragstone_actors::models::kernel_choice;
 use ragstone_actors::models::language_model::Device;
 use ragstone_cuda::GpuList;
+use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::model::LoadOptions;
+use ragstone_models::embedder_source;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
 
@@ -101,6 +105,11 @@ pub enum Command {
     /// How much of a slow search hides behind the prefill of what it finds, and what that costs others; random weights of Qwen2.5-0.5B's
     /// shape, random documents, and 1 GB of the temporary folder
     Overlap(Box<overlap::Args>),
+    /// How fast a collection is searched by meaning, by words and by both, for one client and for several, and where the time goes; made texts,
+    /// or a folder's
+    Search(Box<search::Args>),
+    /// Documents into a collection, beside the embedding of their passages alone: what cutting, tokenizing, committing and indexing cost
+    Ingest(Box<ingest::Args>),
 }
 
 /// Runs a benchmark.
@@ -161,6 +170,8 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         Command::Drafts(args) => drafts::run(config, args).await,
         Command::Serve(args) => serve::run(config, *args).await,
         Command::Overlap(args) => overlap::run(config, *args).await,
+        Command::Search(args) => search::run(config, *args).await,
+        Command::Ingest(args) => ingest::run(config, *args).await,
     }
 }
 
@@ -200,6 +211,13 @@ fn load_options(config: &Config) -> Result<LoadOptions<'static>> {
 
 fn at_least_one(runs: usize) -> Result<usize> {
     if runs == 0 { Err(Error::invalid_input("--runs 0: there must be at least one")) } else { Ok(runs) }
+}
+
+/// The embedding model of the settings, as the service loads it.
+async fn embedder(config: &Config) -> Result<SentenceEncoder> {
+    let found = embedder_source::find(config.surface.embedder.as_deref(), config.surface.offline).await?;
+    let settings = config.settings.clone();
+    blocking(move || settings.load_embedder(&found.path)).await
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

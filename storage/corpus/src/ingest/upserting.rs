@@ -18,6 +18,8 @@ use ragstone_documents::Document;
 
 /// As [`GROUP_PASSAGES`], in object storage, where there is a commit in a second.
 const SHARED_PASSAGES: usize = 256;
+/// Passages of one upsert after which their words are indexed: searches beside a long one cut no more of them into words.
+const INDEXED_TOGETHER: usize = 256;
 /// Between two looks whether another node has added a document.
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -30,6 +32,8 @@ pub(super) struct Upserting<'a> {
     report: UpsertReport,
     /// Whether any of it was committed.
     has_stored: bool,
+    /// Passages that were committed since words were indexed.
+    unindexed: usize,
 }
 
 impl<'a> Upserting<'a> {
@@ -39,7 +43,8 @@ impl<'a> Upserting<'a> {
         into: Destination,
         (departures, course): (&'a dyn Departures, &'a dyn Course),
     ) -> Self {
-        Self { corpus, collection, into, departures, course, report: UpsertReport::default(), has_stored: false }
+        let report = UpsertReport::default();
+        Self { corpus, collection, into, departures, course, report, has_stored: false, unindexed: 0 }
     }
 
     /// Writes what changed of `documents`. The collection held `stored` when it was looked at.
@@ -192,6 +197,14 @@ impl<'a> Upserting<'a> {
             }
         }
         self.has_stored |= !rows.is_empty();
+        self.unindexed += rows.len();
+        if self.unindexed >= INDEXED_TOGETHER {
+            // What is committed stays so; the end of the upsert says what is wrong.
+            if let Err(error) = writer.index_new_words().await {
+                tracing::debug!(collection = self.collection, %error, "new words are indexed later");
+            }
+            self.unindexed = 0;
+        }
         Ok(left)
     }
 

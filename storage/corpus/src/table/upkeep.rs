@@ -3,9 +3,11 @@
 //! A deletion of LanceDB marks rows; their text, metadata and vectors stay in data files until those are rewritten, in superseded
 //! versions until those are removed, and their words in the full-text index until it is made again.
 
+use lancedb::index::IndexConfig;
 use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 
-use super::{Collection, Home, Shared, Writer};
+use super::segments::is_behind;
+use super::{Collection, Home, Shared, TERM_INDEX, TEXT_INDEX, Writer};
 use crate::bucket::Lease;
 use crate::disk::files;
 use crate::folders::versions;
@@ -13,8 +15,8 @@ use crate::sharing::lease_of;
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::lock::locked;
 
-/// Rows that a search may scan beside the full-text and vector indexes before they are added to them: this many, and a
-/// 64th of the table, as adding them rewrites much of an index.
+/// Rows whose vectors a search may compare beside their index before they are added to it: this many, and a 64th of the table, as adding them
+/// rewrites much of an index. Words are added sooner (`segments.rs`).
 const UNINDEXED_ROWS: usize = 256;
 const UNINDEXED_SHARE: usize = 64;
 /// Every commit makes a fragment; past this many, and one for 512 rows, they are merged. That the bound grows with the
@@ -28,15 +30,27 @@ const VERSIONS: usize = 32;
 /// Between two looks at a table in object storage: each costs requests, and what is not indexed yet is scanned.
 const CARE: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// What became of a table that was tidied.
+#[derive(Clone, Copy, PartialEq)]
+enum Tidied {
+    Nothing,
+    /// New rows were added to its indexes of words, and little of them was written anew.
+    Indexed,
+    /// Much was, so that what was there before is to go.
+    Rewritten,
+}
+
 impl Writer<'_> {
     /// Brings the indexes up to date and removes what is superseded, where enough of it has gathered.
     ///
     /// It looks at the table and not at what was done just now, so that it also finishes what a kill cut off.
     pub async fn maintain(&self, vector_index_rows: usize) -> Result<()> {
         let Home::Bucket(shared) = &self.collection.home else {
-            let is_rewritten = self.tidy(vector_index_rows, None).await?;
-            if is_rewritten || self.has_many_versions() {
+            let tidied = self.tidy(vector_index_rows, None).await?;
+            if tidied != Tidied::Nothing {
                 self.sync().await?;
+            }
+            if tidied == Tidied::Rewritten || self.has_many_versions() {
                 self.prune().await?;
             }
             return Ok(());
@@ -64,19 +78,19 @@ impl Writer<'_> {
         self.collection.folder().is_some_and(|folder| versions(folder) > VERSIONS)
     }
 
-    /// Brings indexes up to date and merges fragments; whether there was anything to do. Ends where another node has the lease.
-    async fn tidy(&self, vector_index_rows: usize, mut lease: Option<&mut Lease>) -> Result<bool> {
+    /// Brings indexes up to date and merges fragments. Ends where another node has the lease.
+    async fn tidy(&self, vector_index_rows: usize, mut lease: Option<&mut Lease>) -> Result<Tidied> {
         let Collection { table, .. } = self.collection;
         let failed = |doing: &str| self.collection.failed(doing);
         let indexes = table.list_indices().await.map_err(failed("look at the indexes of"))?;
         let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
         let rows = self.collection.rows().await?;
         let mut rewritten = false;
-        if !indexes.iter().any(|index| index.name == super::TEXT_INDEX) {
+        if !indexes.iter().any(|index| index.name == TEXT_INDEX) {
             self.collection.create_text_index().await?;
             rewritten = true;
         }
-        if self.collection.can_have_terms() && !indexes.iter().any(|index| index.name == super::TERM_INDEX) {
+        if self.collection.can_have_terms() && !indexes.iter().any(|index| index.name == TERM_INDEX) {
             self.collection.create_term_index().await?;
             rewritten = true;
         }
@@ -85,12 +99,17 @@ impl Writer<'_> {
             *locked(&self.collection.vectors_indexed) = Some(true);
             rewritten = true;
         }
-        let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);
-        if behind as usize > UNINDEXED_ROWS + rows / UNINDEXED_SHARE && may_go_on(&mut lease).await? {
-            let action = OptimizeAction::Index(OptimizeOptions::default());
-            table.optimize(action).await.map_err(failed("update the indexes of"))?;
+        let vectors = indexes.iter().find(|index| index.columns == ["vector"]);
+        let behind = vectors.and_then(|index| index.num_unindexed_rows).unwrap_or(0) as usize;
+        if let Some(index) = vectors
+            && behind > UNINDEXED_ROWS + rows / UNINDEXED_SHARE
+            && may_go_on(&mut lease).await?
+        {
+            let options = OptimizeOptions::default().index_names(vec![index.name.clone()]);
+            table.optimize(OptimizeAction::Index(options)).await.map_err(failed("update the indexes of"))?;
             rewritten = true;
         }
+        let indexed = self.index_words(&indexes, &mut lease).await?;
         let fragments = match table.as_native() {
             Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
             None => 0,
@@ -101,7 +120,37 @@ impl Writer<'_> {
             table.optimize(action).await.map_err(failed("compact"))?;
             rewritten = true;
         }
-        Ok(rewritten)
+        Ok(match (rewritten, indexed) {
+            (true, _) => Tidied::Rewritten,
+            (false, true) => Tidied::Indexed,
+            (false, false) => Tidied::Nothing,
+        })
+    }
+
+    /// Adds what is new to the indexes of words, where it is more than searches may cut into words themselves; whether it was.
+    async fn index_words(&self, indexes: &[IndexConfig], lease: &mut Option<&mut Lease>) -> Result<bool> {
+        let mut indexed = false;
+        for index in indexes.iter().filter(|index| [TEXT_INDEX, TERM_INDEX].contains(&&*index.name)) {
+            let behind = index.num_unindexed_rows.unwrap_or(0) as usize;
+            // Terms that no passage has nobody asks for.
+            let is_asked = index.name == TEXT_INDEX || behind > UNINDEXED_ROWS || self.collection.has_terms().await?;
+            if is_behind(behind) && is_asked && may_go_on(lease).await? {
+                self.collection.index_new(&index.name, behind).await?;
+                indexed = true;
+            }
+        }
+        Ok(indexed)
+    }
+
+    /// As far as [`maintain`](Self::maintain) adds words to their indexes, and no more: for between two commits of one upsert. In object storage
+    /// nothing, as that costs requests.
+    pub async fn index_new_words(&self) -> Result<()> {
+        if self.collection.shared().is_some() {
+            return Ok(());
+        }
+        let indexes = self.collection.table.list_indices().await;
+        let indexes = indexes.map_err(self.collection.failed("look at the indexes of"))?;
+        if self.index_words(&indexes, &mut None).await? { self.sync().await } else { Ok(()) }
     }
 
     /// Removes versions that nobody reads any more, once in a while.
