@@ -67,6 +67,17 @@ impl Backend for Model {
             .time(Part::Place, || pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, k, v))
     }
 
+    fn place_all_stored(&self, pool: &mut KvPool, layer: usize, parts: &[(Slots<'_>, StoredKv<'_>)]) -> Result<()> {
+        let part = |&(to, stored): &(Slots<'_>, StoredKv<'_>)| {
+            let (k, v) = stored.data();
+            Part { to, k, v }
+        };
+        let parts: Vec<Part<'_>> = parts.iter().map(part).collect();
+        let written =
+            self.profile().time(profile::Part::Place, || pool.write_parts(layer, self.rope(layer), &parts, &|_| true));
+        written.map(drop)
+    }
+
     fn finish(&self, layer: usize, rows: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {
         self.finish_layer(layer, rows, groups, pool);
     }

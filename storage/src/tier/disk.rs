@@ -10,10 +10,12 @@
 //! instant leaves whole entries only. Writes are not synced one by one: a power cut may lose the newest entries, and
 //! the column families are flushed together, so that it loses them whole.
 
+mod ahead;
 mod check;
 mod index;
 pub(crate) mod index_row;
 mod opening;
+mod pinned;
 mod quarantine;
 mod recovery;
 mod rocks;
@@ -26,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use rocksdb::{DB, ReadOptions, WriteBatch};
 
+use self::ahead::Ahead;
 pub use self::check::{IndexCheck, check_index};
 pub(crate) use self::index::DiskIndex;
 use self::index::{DiskPin, Extent, Reservation};
@@ -71,6 +74,7 @@ struct Inner {
     damage: Option<Damage>,
     /// Whether it keeps anything beyond this process.
     is_on_disk: bool,
+    ahead: ahead::Reader,
 }
 
 /// Room for one entry that gives itself back, and revives the entries it was to replace, unless the write came through.
@@ -86,6 +90,15 @@ struct PinnedDiskEntry {
     tier: DiskTier,
     header: Arc<EntryHeader>,
     _pin: DiskPin,
+    ahead: Arc<Ahead>,
+    /// Whether layers are read ahead: they are read in their order, and soon.
+    reads_ahead: AtomicBool,
+}
+
+impl Drop for PinnedDiskEntry {
+    fn drop(&mut self) {
+        self.ahead.end();
+    }
 }
 
 impl Drop for Reserved<'_> {
@@ -269,9 +282,10 @@ impl DiskTier {
         // The frame's own checksum covers more than RocksDB's, and is verified by the caller in any case.
         options.set_verify_checksums(false);
         options.fill_cache(false);
-        let frame = self.0.db.get_cf_opt(rocks::frames(&self.0.db)?, frame_key(key, layer), &options);
+        let frame = self.0.db.get_pinned_cf_opt(rocks::frames(&self.0.db)?, frame_key(key, layer), &options);
         let frame = frame.map_err(|error| rocks::error("read a frame", error))?;
-        frame.map(Bytes::from).ok_or_else(|| Error::not_found(format!("layer {layer} of entry {key} is not on disk")))
+        let gone = || Error::not_found(format!("layer {layer} of entry {key} is not on disk"));
+        frame.map(|frame| pinned::bytes(self, frame)).ok_or_else(gone)
     }
 
     /// Removes an entry, pinned or not: from now on nobody finds it, even if the deletion itself fails. Whether there was
@@ -328,7 +342,8 @@ impl EntryTier for DiskTier {
         let pin = self.index().find(&self.0.index, &id.key);
         let Some(pin) = pin else { return Ok(None) };
         let header = Arc::new(self.header(&id.key)?);
-        Ok(Some(Arc::new(PinnedDiskEntry { tier: self.clone(), header, _pin: pin })))
+        let (ahead, reads_ahead) = (Arc::default(), AtomicBool::new(false));
+        Ok(Some(Arc::new(PinnedDiskEntry { tier: self.clone(), header, _pin: pin, ahead, reads_ahead })))
     }
 
     fn remove(&self, id: &EntryId) -> Result<bool> {
@@ -369,8 +384,20 @@ impl TierEntry for PinnedDiskEntry {
         &self.header
     }
 
+    fn begin(&self, layer: u32) {
+        self.reads_ahead.store(true, Ordering::Relaxed);
+        self.ahead.begin(&self.tier, self.header.key, layer);
+    }
+
     fn frame(&self, layer: u32) -> Result<Bytes> {
-        self.tier.frame(&self.header.key, layer)
+        if !self.reads_ahead.load(Ordering::Relaxed) {
+            return self.tier.frame(&self.header.key, layer);
+        }
+        let read = self.ahead.take(layer);
+        if layer + 1 < self.header.layers {
+            self.ahead.begin(&self.tier, self.header.key, layer + 1);
+        }
+        read.unwrap_or_else(|| self.tier.frame(&self.header.key, layer))
     }
 }
 
