@@ -14,6 +14,7 @@ mod ahead;
 mod check;
 mod index;
 pub(crate) mod index_row;
+mod open_entry;
 mod opening;
 mod pinned;
 mod quarantine;
@@ -28,10 +29,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use rocksdb::{DB, ReadOptions, WriteBatch};
 
-use self::ahead::Ahead;
 pub use self::check::{IndexCheck, check_index};
 pub(crate) use self::index::DiskIndex;
 use self::index::{DiskPin, Extent, Reservation};
+use self::open_entry::OpenEntry;
 pub use self::recovery::{Recovery, add_index};
 use crate::catalog::LastUse;
 use crate::entry::{Entry, EntryHeader};
@@ -83,22 +84,6 @@ struct Reserved<'a> {
     key: KvKey,
     victims: Vec<Extent>,
     pending: bool,
-}
-
-/// An entry that stays on disk while this lives.
-struct PinnedDiskEntry {
-    tier: DiskTier,
-    header: Arc<EntryHeader>,
-    _pin: DiskPin,
-    ahead: Arc<Ahead>,
-    /// Whether layers are read ahead: they are read in their order, and soon.
-    reads_ahead: AtomicBool,
-}
-
-impl Drop for PinnedDiskEntry {
-    fn drop(&mut self) {
-        self.ahead.end();
-    }
 }
 
 impl Drop for Reserved<'_> {
@@ -342,8 +327,7 @@ impl EntryTier for DiskTier {
         let pin = self.index().find(&self.0.index, &id.key);
         let Some(pin) = pin else { return Ok(None) };
         let header = Arc::new(self.header(&id.key)?);
-        let (ahead, reads_ahead) = (Arc::default(), AtomicBool::new(false));
-        Ok(Some(Arc::new(PinnedDiskEntry { tier: self.clone(), header, _pin: pin, ahead, reads_ahead })))
+        Ok(Some(Arc::new(OpenEntry::new(self.clone(), header, pin))))
     }
 
     fn remove(&self, id: &EntryId) -> Result<bool> {
@@ -376,28 +360,6 @@ impl EntryTier for DiskTier {
             return Ok(());
         }
         self.0.db.flush_wal(true).map_err(|error| rocks::error("sync the log", error))
-    }
-}
-
-impl TierEntry for PinnedDiskEntry {
-    fn header(&self) -> &Arc<EntryHeader> {
-        &self.header
-    }
-
-    fn begin(&self, layer: u32) {
-        self.reads_ahead.store(true, Ordering::Relaxed);
-        self.ahead.begin(&self.tier, self.header.key, layer);
-    }
-
-    fn frame(&self, layer: u32) -> Result<Bytes> {
-        if !self.reads_ahead.load(Ordering::Relaxed) {
-            return self.tier.frame(&self.header.key, layer);
-        }
-        let read = self.ahead.take(layer);
-        if layer + 1 < self.header.layers {
-            self.ahead.begin(&self.tier, self.header.key, layer + 1);
-        }
-        read.unwrap_or_else(|| self.tier.frame(&self.header.key, layer))
     }
 }
 

@@ -3,14 +3,15 @@
 //! One thread for the tier, and one frame for it to read next: prompts whose entries are read in several lanes keep the disk busy without it, and
 //! whoever comes to what the thread has not begun reads it himself.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
 use super::DiskTier;
-use crate::Result;
 use crate::key::KvKey;
+use crate::{Error, ErrorKind, Result};
 use ragstone_env::Env;
 use ragstone_env::lock::locked;
 
@@ -63,7 +64,10 @@ fn read_all(offered: &Receiver<Arc<Ahead>>) {
             }
         };
         let Some((tier, key, layer)) = taken else { continue };
-        let frame = tier.frame(&key, layer);
+        // Whoever waits is told of a panic, too.
+        let read = catch_unwind(AssertUnwindSafe(|| tier.frame(&key, layer)));
+        let panicked = |_| Err(Error::new(ErrorKind::Internal, format!("reading layer {layer} of entry {key} panicked")));
+        let frame = read.unwrap_or_else(panicked);
         // Before anybody is told: who closes the store waits for that.
         drop(tier);
         *locked(&ahead.state) = State::Read(layer, frame);
