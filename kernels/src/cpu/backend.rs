@@ -8,7 +8,7 @@ use crate::deviation::{Compared, kv_deviation};
 use crate::error::Result;
 use crate::matrix::Matrix;
 use crate::model::{LayerKv, Model};
-use crate::pool::{BlockId, KvData, KvLayout, KvPool};
+use crate::pool::{BlockId, KvData, KvLayout, KvPool, Part as PoolPart};
 use crate::profile::Part;
 
 impl Backend for Model {
@@ -70,11 +70,11 @@ impl Backend for Model {
     fn place_all_stored(&self, pool: &mut KvPool, layer: usize, parts: &[(Slots<'_>, StoredKv<'_>)]) -> Result<()> {
         let part = |&(to, stored): &(Slots<'_>, StoredKv<'_>)| {
             let (k, v) = stored.data();
-            Part { to, k, v }
+            PoolPart { to, k, v }
         };
-        let parts: Vec<Part<'_>> = parts.iter().map(part).collect();
+        let parts: Vec<PoolPart<'_>> = parts.iter().map(part).collect();
         let written =
-            self.profile().time(profile::Part::Place, || pool.write_parts(layer, self.rope(layer), &parts, &|_| true));
+            self.profile().time(Part::Place, || pool.write_parts(layer, self.rope(layer), &parts, &|_| true));
         written.map(drop)
     }
 

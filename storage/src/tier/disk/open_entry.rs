@@ -79,7 +79,7 @@ mod tests {
 
     /// Frames that go to blob files, and ones that do not.
     fn entries() -> [Arc<Entry>; 2] {
-        [(1, 600), (2, 4)].map(|(token, width)| Arc::new(entry_of_width(&[token, 7], width)))
+        [(1, 600), (2, 4)].map(|(token, width)| Arc::new(entry_of_width(None, &[token, 7], width)))
     }
 
     #[test]

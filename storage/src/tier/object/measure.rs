@@ -16,6 +16,8 @@ pub struct LoadTimes {
     pub bytes: u64,
     /// Ours: open, read and verify every layer.
     pub entries: Duration,
+    /// The first of those, in which an entry is found and what there is of it: one request, which tells where its frames are.
+    pub open: Duration,
     /// Plain ranged GETs of the frames' bytes, by the ranges that ours are read by, one after the other.
     pub gets: Duration,
     /// The same GETs, all of an entry's at once.
@@ -31,8 +33,10 @@ impl ObjectTier {
         let mut times = LoadTimes::default();
         for id in ids {
             let gone = || Error::not_found(format!("entry {} is not in object storage", id.key));
+            let started = Stopwatch::start();
             let pending = self.start_open(self.names_read(Space::Exact, id)).ok_or_else(gone)?;
             let opened = pending.wait()?.ok_or_else(gone)?;
+            times.open += started.elapsed();
             let ranges = reader::ranges(&opened.layout);
             times.bytes += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
 
