@@ -82,6 +82,8 @@ pub struct Catalog {
     removals: Tree,
     /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be removed from object storage
     object_removals: Tree,
+    /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be uploaded to object storage
+    uploads: Tree,
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON, as earlier versions kept them
     schemas: Tree,
     /// The schemas.
@@ -384,6 +386,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         warm_jobs: tree("warm_jobs")?,
         removals: tree("removals")?,
         object_removals: tree("object_removals")?,
+        uploads: tree("uploads")?,
         schemas: tree("pml_schemas")?,
         schema_files: RecordFiles::new(dir.with_file_name("schemas"), "schema"),
         schema_entries: tree("pml_entries")?,

@@ -93,6 +93,8 @@ struct Inner {
     flights: Flights,
     to_disk: WriteBehind,
     to_object: Option<WriteBehind>,
+    /// What could not be uploaded, where there is a bucket.
+    uploads: Option<Uploads>,
     find: Mutex<find::State>,
     /// What an operator pinned.
     pins: Mutex<HashMap<KvKey, TierPins>>,
@@ -201,8 +203,13 @@ impl KvStore {
             move |job: &Job| drop(tiers.write(tier, &job.entry, job.planned_in))
         };
         let to_disk = WriteBehind::start("kv-to-disk", 1, WRITE_BEHIND_BYTES, writer(Tier::Disk))?;
-        let upload = |()| WriteBehind::start("kv-to-object", UPLOADS, WRITE_BEHIND_BYTES, writer(Tier::Object));
-        let to_object = tiers.object.is_some().then_some(()).map(upload).transpose()?;
+        let (to_object, uploads) = match tiers.object.is_some() {
+            true => {
+                let (queue, uploads) = start_uploads(&tiers, &uses.catalog, fingerprint)?;
+                (Some(queue), Some(uploads))
+            }
+            false => (None, None),
+        };
         Ok(Self(Arc::new(Inner {
             fingerprint,
             tiers,
@@ -210,6 +217,7 @@ impl KvStore {
             flights: Flights::default(),
             to_disk,
             to_object,
+            uploads,
             find: Mutex::default(),
             pins: Mutex::new(pins),
             pin_changes: Mutex::default(),
@@ -274,8 +282,10 @@ impl KvStore {
             return Ok(false);
         }
         self.0.uses.record(&entry.header().key, self.env());
-        if let Some(queue) = &self.0.to_object {
-            queue.offer(Job { entry: Arc::clone(&entry), planned_in });
+        if let (Some(queue), Some(uploads)) = (&self.0.to_object, &self.0.uploads)
+            && !queue.offer(Job { entry: Arc::clone(&entry), planned_in })
+        {
+            uploads.owed().add(entry.header().id(), planned_in);
         }
         self.0.to_disk.offer(Job { entry, planned_in });
         Ok(true)
@@ -414,6 +424,24 @@ impl KvStore {
             to_object: self.0.to_object.as_ref().map(WriteBehind::status).unwrap_or_default(),
         }
     }
+}
+
+/// The queue of uploads, and what becomes of those that fail.
+fn start_uploads(
+    tiers: &Arc<Tiers>,
+    catalog: &Arc<Catalog>,
+    model: Fingerprint,
+) -> Result<(WriteBehind, Uploads)> {
+    let again = Arc::clone(tiers);
+    let uploads =
+        Uploads::start(Arc::clone(catalog), model, move |id, planned_in| again.upload_again(id, planned_in))?;
+    let (tiers, owed) = (Arc::clone(tiers), Arc::clone(uploads.owed()));
+    let upload = move |job: &Job| match tiers.write(Tier::Object, &job.entry, job.planned_in) {
+        Ok(Some(Put::Stored { .. } | Put::AlreadyThere)) => owed.hurry(),
+        Ok(_) => {}
+        Err(_) => owed.add(job.entry.header().id(), job.planned_in),
+    };
+    Ok((WriteBehind::start("kv-to-object", UPLOADS, WRITE_BEHIND_BYTES, upload)?, uploads))
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ pub struct LoadTimes {
     pub bytes: u64,
     /// Ours: open, read and verify every layer.
     pub entries: Duration,
-    /// The first of those, in which an entry is found and what there is of it: one request, which tells where its frames are.
+    /// Of that, what comes once the entry is found.
+    pub frames: Duration,
+    /// The first of those requests, by which an entry is found: it tells where the frames are.
     pub open: Duration,
     /// Plain ranged GETs of the frames' bytes, by the ranges that ours are read by, one after the other.
     pub gets: Duration,
@@ -43,10 +45,12 @@ impl ObjectTier {
             let started = Stopwatch::start();
             let entry = self.open(id)?.ok_or_else(gone)?;
             let header = entry.header().clone();
+            let found = started.elapsed();
             for layer in 0..header.layers {
                 frame::decode(&entry.frame(layer)?, &header.key, layer, &header.frame_shape())?;
             }
             times.entries += started.elapsed();
+            times.frames += started.elapsed().saturating_sub(found);
 
             let get = |range: &std::ops::Range<u64>| {
                 let (bucket, path, range) = (self.client.bucket.clone(), opened.path.clone(), range.clone());
