@@ -305,7 +305,7 @@ impl Catalog {
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 13] {
+    fn trees(&self) -> [&Tree; 14] {
         let Self {
             db: _,
             file: _,
@@ -321,6 +321,7 @@ impl Catalog {
             warm_jobs,
             removals,
             object_removals,
+            uploads,
             pins,
             schemas,
             schema_files: _,
@@ -338,6 +339,7 @@ impl Catalog {
             warm_jobs,
             removals,
             object_removals,
+            uploads,
             pins,
             schemas,
             schema_entries,

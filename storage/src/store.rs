@@ -17,6 +17,7 @@ mod reader;
 mod tiers;
 mod tombstones;
 mod transfer;
+mod uploads;
 mod uses;
 mod worth;
 mod write_behind;
@@ -38,6 +39,7 @@ use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};
 use self::tiers::{TierPins, Tiers};
 pub use self::transfer::{Copied, CopyPlan};
+use self::uploads::Uploads;
 use self::uses::Uses;
 pub use self::worth::AdmissionRule;
 pub(crate) use self::worth::loads_faster;
@@ -59,8 +61,6 @@ use ragstone_env::damage::Damage;
 
 /// Bytes that may wait to be written to the disk, and as many to object storage.
 const WRITE_BEHIND_BYTES: u64 = 256 << 20;
-/// Entries that are uploaded at once.
-const UPLOADS: usize = 4;
 
 /// What the store is made of. A capacity of zero switches a tier off.
 #[derive(Clone)]
@@ -205,7 +205,7 @@ impl KvStore {
         let to_disk = WriteBehind::start("kv-to-disk", 1, WRITE_BEHIND_BYTES, writer(Tier::Disk))?;
         let (to_object, uploads) = match tiers.object.is_some() {
             true => {
-                let (queue, uploads) = start_uploads(&tiers, &uses.catalog, fingerprint)?;
+                let (queue, uploads) = uploads::start(&tiers, &uses.catalog, fingerprint)?;
                 (Some(queue), Some(uploads))
             }
             false => (None, None),
@@ -424,24 +424,6 @@ impl KvStore {
             to_object: self.0.to_object.as_ref().map(WriteBehind::status).unwrap_or_default(),
         }
     }
-}
-
-/// The queue of uploads, and what becomes of those that fail.
-fn start_uploads(
-    tiers: &Arc<Tiers>,
-    catalog: &Arc<Catalog>,
-    model: Fingerprint,
-) -> Result<(WriteBehind, Uploads)> {
-    let again = Arc::clone(tiers);
-    let uploads =
-        Uploads::start(Arc::clone(catalog), model, move |id, planned_in| again.upload_again(id, planned_in))?;
-    let (tiers, owed) = (Arc::clone(tiers), Arc::clone(uploads.owed()));
-    let upload = move |job: &Job| match tiers.write(Tier::Object, &job.entry, job.planned_in) {
-        Ok(Some(Put::Stored { .. } | Put::AlreadyThere)) => owed.hurry(),
-        Ok(_) => {}
-        Err(_) => owed.add(job.entry.header().id(), job.planned_in),
-    };
-    Ok((WriteBehind::start("kv-to-object", UPLOADS, WRITE_BEHIND_BYTES, upload)?, uploads))
 }
 
 #[cfg(test)]

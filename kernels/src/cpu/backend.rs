@@ -68,11 +68,13 @@ impl Backend for Model {
     }
 
     fn place_all_stored(&self, pool: &mut KvPool, layer: usize, parts: &[(Slots<'_>, StoredKv<'_>)]) -> Result<()> {
-        let part = |&(to, stored): &(Slots<'_>, StoredKv<'_>)| {
-            let (k, v) = stored.data();
-            PoolPart { to, k, v }
-        };
-        let parts: Vec<PoolPart<'_>> = parts.iter().map(part).collect();
+        let parts: Vec<PoolPart<'_>> = parts
+            .iter()
+            .map(|(to, stored)| {
+                let (k, v) = stored.data();
+                PoolPart { to: *to, k, v }
+            })
+            .collect();
         let written =
             self.profile().time(Part::Place, || pool.write_parts(layer, self.rope(layer), &parts, &|_| true));
         written.map(drop)

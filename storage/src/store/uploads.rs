@@ -8,15 +8,19 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::WRITE_BEHIND_BYTES;
 use super::tiers::Tiers;
+use super::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;
 use crate::entry::{Entry, EntryId};
 use crate::key::{Fingerprint, KvKey};
-use crate::tier::{EntryTier, Tier};
-use crate::{Error, Result};
+use crate::tier::{EntryTier, Put, Tier};
+use crate::{Error, ErrorKind, Result};
 use ragstone_env::Env;
 use ragstone_env::lock::locked;
 
+/// Entries that are uploaded at once.
+const AT_ONCE: usize = 4;
 /// Entries that are owed; more are not noted, and not uploaded before they are computed again.
 const MOST_OWED: usize = 1 << 16;
 /// The wait before the first attempt, and the longest one.
@@ -48,6 +52,23 @@ struct State {
     /// Whether the next attempt is made at once.
     hurries: bool,
     is_closed: bool,
+}
+
+/// The queue of uploads, and what becomes of those that fail.
+///
+/// # Errors
+/// As [`Uploads::start`].
+pub(super) fn start(tiers: &Arc<Tiers>, catalog: &Arc<Catalog>, model: Fingerprint) -> Result<(WriteBehind, Uploads)> {
+    let again = Arc::clone(tiers);
+    let pay = move |id: &EntryId, planned_in: u64| again.upload_again(id, planned_in);
+    let uploads = Uploads::start(Arc::clone(catalog), model, pay)?;
+    let (tiers, owed) = (Arc::clone(tiers), Arc::clone(uploads.owed()));
+    let upload = move |job: &Job| match tiers.write(Tier::Object, &job.entry, job.planned_in) {
+        Ok(Some(Put::Stored { .. } | Put::AlreadyThere)) => owed.hurry(),
+        Ok(_) => {}
+        Err(_) => owed.add(job.entry.header().id(), job.planned_in),
+    };
+    Ok((WriteBehind::start("kv-to-object", AT_ONCE, WRITE_BEHIND_BYTES, upload)?, uploads))
 }
 
 impl Uploads {
@@ -202,7 +223,7 @@ impl Tiers {
             Ok(None) => true,
             Err(error) => {
                 tracing::warn!(key = %id.key, %error, "an entry that object storage was to have cannot be read");
-                error.kind() != crate::ErrorKind::Unavailable
+                error.kind() != ErrorKind::Unavailable
             }
         }
     }
