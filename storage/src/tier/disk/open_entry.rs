@@ -88,7 +88,9 @@ mod tests {
         let tier = open(dir.path(), &Env::seeded(1, 0));
         let entries = entries();
         assert!(entries[0].frames()[0].len() > 4096 && entries[1].frames()[0].len() < 4096);
-        entries.iter().for_each(|entry| drop(tier.write(entry).unwrap()));
+        for entry in &entries {
+            tier.write(entry).unwrap();
+        }
         let mut kept = Vec::new();
         for is_in_files in [false, true] {
             if is_in_files {
@@ -133,7 +135,9 @@ mod tests {
         let entries = entries();
         for round in 0..20 {
             let tier = open(dir.path(), &Env::seeded(round, 0));
-            entries.iter().for_each(|entry| drop(tier.write(entry).unwrap()));
+            for entry in &entries {
+                tier.write(entry).unwrap();
+            }
             let held = entries.each_ref().map(|entry| tier.open(&entry.header().id()).unwrap().unwrap());
             held.iter().for_each(|held| held.begin(0));
             if round % 2 == 1 {
