@@ -10,11 +10,9 @@
 //! instant leaves whole entries only. Writes are not synced one by one: a power cut may lose the newest entries, and
 //! the column families are flushed together, so that it loses them whole.
 
-mod ahead;
 mod check;
 mod index;
 pub(crate) mod index_row;
-mod open_entry;
 mod opening;
 mod pinned;
 mod quarantine;
@@ -32,7 +30,6 @@ use rocksdb::{DB, ReadOptions, WriteBatch};
 pub use self::check::{IndexCheck, check_index};
 pub(crate) use self::index::DiskIndex;
 use self::index::{DiskPin, Extent, Reservation};
-use self::open_entry::OpenEntry;
 pub use self::recovery::{Recovery, add_index};
 use crate::catalog::LastUse;
 use crate::entry::{Entry, EntryHeader};
@@ -75,7 +72,6 @@ struct Inner {
     damage: Option<Damage>,
     /// Whether it keeps anything beyond this process.
     is_on_disk: bool,
-    ahead: ahead::Reader,
 }
 
 /// Room for one entry that gives itself back, and revives the entries it was to replace, unless the write came through.
@@ -84,6 +80,13 @@ struct Reserved<'a> {
     key: KvKey,
     victims: Vec<Extent>,
     pending: bool,
+}
+
+/// An entry that stays on disk while this lives.
+struct PinnedDiskEntry {
+    tier: DiskTier,
+    header: Arc<EntryHeader>,
+    _pin: DiskPin,
 }
 
 impl Drop for Reserved<'_> {
@@ -327,7 +330,7 @@ impl EntryTier for DiskTier {
         let pin = self.index().find(&self.0.index, &id.key);
         let Some(pin) = pin else { return Ok(None) };
         let header = Arc::new(self.header(&id.key)?);
-        Ok(Some(Arc::new(OpenEntry::new(self.clone(), header, pin))))
+        Ok(Some(Arc::new(PinnedDiskEntry { tier: self.clone(), header, _pin: pin })))
     }
 
     fn remove(&self, id: &EntryId) -> Result<bool> {
@@ -360,6 +363,16 @@ impl EntryTier for DiskTier {
             return Ok(());
         }
         self.0.db.flush_wal(true).map_err(|error| rocks::error("sync the log", error))
+    }
+}
+
+impl TierEntry for PinnedDiskEntry {
+    fn header(&self) -> &Arc<EntryHeader> {
+        &self.header
+    }
+
+    fn frame(&self, layer: u32) -> Result<Bytes> {
+        self.tier.frame(&self.header.key, layer)
     }
 }
 

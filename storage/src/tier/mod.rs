@@ -178,7 +178,7 @@ pub trait TierEntry: Send + Sync {
         self.header().total_bytes()
     }
 
-    /// Layers from this one on are about to be read, in their order: what takes a round trip is begun, and so is reading ahead. Does not block.
+    /// Layers from this one on are about to be read: what takes a round trip is begun. Does not block.
     fn begin(&self, layer: u32) {
         let _ = layer;
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use rocksdb::DB;
 
-use super::{DiskIndex, DiskTier, Inner, Recovery, Remembered, ahead, quarantine, recovery, rocks};
+use super::{DiskIndex, DiskTier, Inner, Recovery, Remembered, quarantine, recovery, rocks};
 use crate::policy::PolicyKind;
 use crate::tree::TierOptions;
 use crate::{Error, ErrorKind, Result};
@@ -106,7 +106,6 @@ impl DiskTier {
             recovery,
             damage,
             is_on_disk,
-            ahead: ahead::Reader::default(),
         }))
     }
 }

@@ -89,8 +89,6 @@ fn read_verified(tier: &DiskTier, entry: &Entry) -> Result<()> {
         .open(&entry.header().id())?
         .ok_or_else(|| Error::internal("an entry left a tier that has room for all of them"))?;
     let header = held.header();
-    // As a load does.
-    held.begin(0);
     for layer in 0..header.layers {
         let bytes = held.frame(layer)?;
         std::hint::black_box(frame::decode(&bytes, &header.key, layer, &header.frame_shape())?);
