@@ -143,8 +143,7 @@ enum Command {
     #[command(subcommand)]
     Migrate(migrate::Command),
     /// Measure this machine
-    #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::Args),
     /// Measure retrieval or answers on a data set of questions
     Eval(eval::Args),
     /// Check and lay out prompts made of modules (Prompt Markup Language)
@@ -271,7 +270,7 @@ impl Cli {
             Command::Keys(command) => keys::run(&config, command).await,
             Command::Models(command) => models::run(&config, command).await,
             Command::Migrate(command) => migrate::run(&config, command).await,
-            Command::Bench(command) => bench::run(&config, command).await,
+            Command::Bench(args) => bench::run(&config, args).await,
             Command::Eval(args) => eval::run(&config, args).await,
             Command::Pml(command) => pml::run(&config, command).await,
             #[cfg(target_os = "linux")]

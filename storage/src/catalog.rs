@@ -82,6 +82,8 @@ pub struct Catalog {
     removals: Tree,
     /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be removed from object storage
     object_removals: Tree,
+    /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be uploaded to object storage
+    uploads: Tree,
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON, as earlier versions kept them
     schemas: Tree,
     /// The schemas.
@@ -303,7 +305,7 @@ impl Catalog {
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 13] {
+    fn trees(&self) -> [&Tree; 14] {
         let Self {
             db: _,
             file: _,
@@ -319,6 +321,7 @@ impl Catalog {
             warm_jobs,
             removals,
             object_removals,
+            uploads,
             pins,
             schemas,
             schema_files: _,
@@ -336,6 +339,7 @@ impl Catalog {
             warm_jobs,
             removals,
             object_removals,
+            uploads,
             pins,
             schemas,
             schema_entries,
@@ -384,6 +388,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         warm_jobs: tree("warm_jobs")?,
         removals: tree("removals")?,
         object_removals: tree("object_removals")?,
+        uploads: tree("uploads")?,
         schemas: tree("pml_schemas")?,
         schema_files: RecordFiles::new(dir.with_file_name("schemas"), "schema"),
         schema_entries: tree("pml_entries")?,

@@ -116,6 +116,26 @@ pub fn encode(key: &KvKey, layer: u32, shape: &FrameShape, k: &[u8], v: &[u8]) -
     Ok(out.freeze())
 }
 
+/// K and V of what may be the whole frame of `layer` of the entry `key` in `shape`, as they stand there: only its length was looked at. Whoever uses
+/// them calls [`decode`] first, on the thread that does.
+///
+/// # Errors
+/// `Corrupt` if there is a byte too few or too many.
+pub fn unverified(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Result<Frame> {
+    // The whole length is known beforehand, so that nothing read from the frame decides how far to read.
+    if Some(bytes.len() as u64) != shape.frame_bytes() {
+        let what = format!("the frame has {} bytes, wanted {:?}", bytes.len(), shape.frame_bytes());
+        return Err(corrupt(key, layer, &what));
+    }
+    let end = bytes.len() - CHECKSUM_BYTES;
+    let middle = HEADER_BYTES + (end - HEADER_BYTES) / 2;
+    Ok(Frame { k: bytes.slice(HEADER_BYTES..middle), v: bytes.slice(middle..end) })
+}
+
+fn corrupt(key: &KvKey, layer: u32, what: &str) -> Error {
+    Error::corrupt(format!("layer {layer} of entry {key}: {what}; it will be recomputed"))
+}
+
 /// Verifies that `bytes` are the whole frame of `layer` of the entry `key` in `shape`, and gives its K and V without
 /// copying.
 ///
@@ -123,11 +143,8 @@ pub fn encode(key: &KvKey, layer: u32, shape: &FrameShape, k: &[u8], v: &[u8]) -
 /// `Corrupt` on any difference: a flipped byte, a byte too few or too many, another key, layer, shape or version; and, where
 /// they are numbers, on a value that is not finite.
 pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Result<Frame> {
-    let corrupt = |what: &str| Error::corrupt(format!("layer {layer} of entry {key}: {what}; it will be recomputed"));
-    // The whole length is known beforehand, so that nothing read from the frame decides how far to read.
-    if Some(bytes.len() as u64) != shape.frame_bytes() {
-        return Err(corrupt(&format!("the frame has {} bytes, wanted {:?}", bytes.len(), shape.frame_bytes())));
-    }
+    let frame = unverified(bytes, key, layer, shape)?;
+    let corrupt = |what: &str| corrupt(key, layer, what);
     let end = bytes.len() - CHECKSUM_BYTES;
     if XxHash3_64::oneshot(&bytes[..end]) != u64_at(bytes, end) {
         return Err(corrupt("the checksum does not match"));
@@ -151,8 +168,7 @@ pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Res
     if shape.content == Content::Numbers && !shape.dtype.all_finite(&bytes[HEADER_BYTES..end]) {
         return Err(corrupt("it holds a value that is not finite"));
     }
-    let middle = HEADER_BYTES + side;
-    Ok(Frame { k: bytes.slice(HEADER_BYTES..middle), v: bytes.slice(middle..end) })
+    Ok(frame)
 }
 
 impl Content {

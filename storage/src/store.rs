@@ -17,6 +17,7 @@ mod reader;
 mod tiers;
 mod tombstones;
 mod transfer;
+mod uploads;
 mod uses;
 mod worth;
 mod write_behind;
@@ -38,6 +39,7 @@ use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};
 use self::tiers::{TierPins, Tiers};
 pub use self::transfer::{Copied, CopyPlan};
+use self::uploads::Uploads;
 use self::uses::Uses;
 pub use self::worth::AdmissionRule;
 pub(crate) use self::worth::loads_faster;
@@ -59,8 +61,6 @@ use ragstone_env::damage::Damage;
 
 /// Bytes that may wait to be written to the disk, and as many to object storage.
 const WRITE_BEHIND_BYTES: u64 = 256 << 20;
-/// Entries that are uploaded at once.
-const UPLOADS: usize = 4;
 
 /// What the store is made of. A capacity of zero switches a tier off.
 #[derive(Clone)]
@@ -93,6 +93,8 @@ struct Inner {
     flights: Flights,
     to_disk: WriteBehind,
     to_object: Option<WriteBehind>,
+    /// What could not be uploaded, where there is a bucket.
+    uploads: Option<Uploads>,
     find: Mutex<find::State>,
     /// What an operator pinned.
     pins: Mutex<HashMap<KvKey, TierPins>>,
@@ -201,8 +203,13 @@ impl KvStore {
             move |job: &Job| drop(tiers.write(tier, &job.entry, job.planned_in))
         };
         let to_disk = WriteBehind::start("kv-to-disk", 1, WRITE_BEHIND_BYTES, writer(Tier::Disk))?;
-        let upload = |()| WriteBehind::start("kv-to-object", UPLOADS, WRITE_BEHIND_BYTES, writer(Tier::Object));
-        let to_object = tiers.object.is_some().then_some(()).map(upload).transpose()?;
+        let (to_object, uploads) = match tiers.object.is_some() {
+            true => {
+                let (queue, uploads) = uploads::start(&tiers, &uses.catalog, fingerprint)?;
+                (Some(queue), Some(uploads))
+            }
+            false => (None, None),
+        };
         Ok(Self(Arc::new(Inner {
             fingerprint,
             tiers,
@@ -210,6 +217,7 @@ impl KvStore {
             flights: Flights::default(),
             to_disk,
             to_object,
+            uploads,
             find: Mutex::default(),
             pins: Mutex::new(pins),
             pin_changes: Mutex::default(),
@@ -274,8 +282,10 @@ impl KvStore {
             return Ok(false);
         }
         self.0.uses.record(&entry.header().key, self.env());
-        if let Some(queue) = &self.0.to_object {
-            queue.offer(Job { entry: Arc::clone(&entry), planned_in });
+        if let (Some(queue), Some(uploads)) = (&self.0.to_object, &self.0.uploads)
+            && !queue.offer(Job { entry: Arc::clone(&entry), planned_in })
+        {
+            uploads.owed().add(entry.header().id(), planned_in);
         }
         self.0.to_disk.offer(Job { entry, planned_in });
         Ok(true)

@@ -8,7 +8,7 @@ use crate::deviation::{Compared, kv_deviation};
 use crate::error::Result;
 use crate::matrix::Matrix;
 use crate::model::{LayerKv, Model};
-use crate::pool::{BlockId, KvData, KvLayout, KvPool};
+use crate::pool::{BlockId, KvData, KvLayout, KvPool, Part as PoolPart};
 use crate::profile::Part;
 
 impl Backend for Model {
@@ -65,6 +65,19 @@ impl Backend for Model {
         let (k, v) = stored.data();
         self.profile()
             .time(Part::Place, || pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, k, v))
+    }
+
+    fn place_all_stored(&self, pool: &mut KvPool, layer: usize, parts: &[(Slots<'_>, StoredKv<'_>)]) -> Result<()> {
+        let parts: Vec<PoolPart<'_>> = parts
+            .iter()
+            .map(|(to, stored)| {
+                let (k, v) = stored.data();
+                PoolPart { to: *to, k, v }
+            })
+            .collect();
+        let written =
+            self.profile().time(Part::Place, || pool.write_parts(layer, self.rope(layer), &parts, &|_| true));
+        written.map(drop)
     }
 
     fn finish(&self, layer: usize, rows: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {

@@ -2,26 +2,22 @@
 //! Model Serving with PagedAttention", section 4). Which blocks belong to whom is decided elsewhere.
 
 mod tile;
+mod writing;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
-use self::tile::{Tile, fills_a_block};
+use self::writing::Writing;
+pub use self::writing::Part;
 use crate::aligned::{Aligned, SharedMut};
 use crate::backend::Slots;
 use crate::dtype::{KvDtype, bf16_bits, f16_bits};
 use crate::error::{Error, Result};
 use crate::numa::Shares;
 use crate::rope::Rope;
-use crate::scratch::Scratch;
 use crate::simd::Path;
 
 /// Tokens of a block.
 pub const BLOCK_TOKENS: usize = 16;
-
-/// Tokens below which a second thread costs more than it saves.
-const TOKENS_PER_THREAD: usize = 16;
 
 /// A block of a pool, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -285,70 +281,29 @@ impl KvPool {
         k: KvData<'_>,
         v: KvData<'_>,
     ) -> Result<()> {
-        let Slots { blocks, slots, positions } = to;
+        let part = Part { to, k, v };
+        self.check_part(layer, rope, &part)?;
+        let writing = Writing::new(self, layer, rope, path);
+        writing.by_heads(&part)
+    }
+
+    fn check_part(&self, layer: usize, rope: &Rope, part: &Part<'_>) -> Result<()> {
         if rope.head_dim() != self.layout.head_dim {
             let message = format!("a rotation of {} and heads of {}", rope.head_dim(), self.layout.head_dim);
             return Err(Error::invalid_input(message));
         }
-        check_slots(&self.layout, self.blocks, layer, to)?;
-        for (name, data) in [("K", k), ("V", v)] {
-            if data.len() != slots.len() * self.layout.kv_dim() {
+        check_slots(&self.layout, self.blocks, layer, part.to)?;
+        let tokens = part.to.slots.len();
+        for (name, data) in [("K", part.k), ("V", part.v)] {
+            if data.len() != tokens * self.layout.kv_dim() {
                 return Err(Error::invalid_input(format!(
-                    "{} values of {name} for {} tokens of {}; the entry belongs to another model",
+                    "{} values of {name} for {tokens} tokens of {}; the entry belongs to another model",
                     data.len(),
-                    slots.len(),
                     self.layout.kv_dim()
                 )));
             }
         }
-        let (layout, shares, count) = (self.layout, &self.heads, self.blocks);
-        let (keys, values) = (self.keys[layer].cells(), self.values[layer].cells());
-        let is_paired = layout.dtype == KvDtype::Bf16;
-        let row_len = layout.row_len();
-        // By head: the heads of a block are apart, whatever slots the tokens name.
-        let few = slots.len() < TOKENS_PER_THREAD;
-        let heads = (0..layout.kv_heads).into_par_iter().with_min_len(if few { layout.kv_heads } else { 1 });
-        heads.try_for_each(|head| {
-            let (place, row) = (Head::of(&layout, shares, count, head), &mut *Scratch::take(layout.head_dim));
-            // A decode step writes single tokens: it allocates nothing.
-            let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout, rope, path));
-            let mut token = 0;
-            while token < slots.len() {
-                let (block, lane) = (slots[token] as usize / BLOCK_TOKENS, slots[token] as usize % BLOCK_TOKENS);
-                let start = place.start(blocks[block]);
-                if let (Some(tile), Cells::Bf16(keys), Cells::Bf16(values)) = (&mut tile, keys, values)
-                    && fills_a_block(&slots[token..])
-                {
-                    // SAFETY: the block was checked; this task alone writes this head.
-                    unsafe {
-                        tile.place_keys(k, (token, head), &positions[token..], (keys, start))?;
-                        tile.place_values(v, (token, head), (values, start))?;
-                    }
-                    token += BLOCK_TOKENS;
-                    continue;
-                }
-                let from = token * layout.kv_dim() + head * layout.head_dim;
-                k.read(from, row)?;
-                rope.rotate(row, positions[token]);
-                // SAFETY: block and slot were checked; this task alone writes this head.
-                unsafe {
-                    match is_paired {
-                        true => keys.scatter(start, row, |dim| dim / 2 * 2 * BLOCK_TOKENS + lane * 2 + dim % 2),
-                        false => keys.scatter(start, row, |dim| dim * BLOCK_TOKENS + lane),
-                    }
-                }
-                v.read(from, row)?;
-                // SAFETY: as above; a V row is `row_len` long, at least `head_dim`.
-                unsafe {
-                    match is_paired {
-                        true => values.scatter(start, row, |dim| lane / 2 * 2 * row_len + dim * 2 + lane % 2),
-                        false => values.scatter(start, row, |dim| lane * row_len + dim),
-                    }
-                }
-                token += 1;
-            }
-            Ok(())
-        })
+        Ok(())
     }
 
     /// Copies a block, every layer of it, bit for bit: before a sequence writes to what it shares with others.

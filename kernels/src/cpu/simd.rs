@@ -132,6 +132,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn store_words(words: Self::Words, to: *mut u32);
     /// Words of both in turn: the first of `a`, the first of `b`, the second of `a`; then those of the upper halves.
     unsafe fn zip_words(a: Self::Words, b: Self::Words) -> [Self::Words; 2];
+    /// The 16-bit halves of both in turn: the low half of the first word of `a`, that of `b`, their high halves; then those of the upper words.
+    unsafe fn zip_halves(a: Self::Words, b: Self::Words) -> [Self::Words; 2];
+    /// As [`Vector::store_words`], past the caches where the path can: for what nobody reads soon. `to` must be aligned to the vector. Whoever tells
+    /// another thread of it calls [`fence`] first.
+    unsafe fn stream_words(words: Self::Words, to: *mut u32);
     /// The low half of each word, the high half zero.
     unsafe fn low_halves(words: Self::Words) -> Self::Words;
     /// `self + a.low * b.low + a.high * b.high` by lane, for words that are pairs of bf16.
@@ -193,6 +198,15 @@ pub(crate) trait Vector: Copy {
     unsafe fn sum_lanes(self) -> f32;
     /// The greatest lane.
     unsafe fn max_lane(self) -> f32;
+}
+
+/// What was [streamed](Vector::stream_words) is seen by whoever sees what this thread writes next.
+pub(crate) fn fence() {
+    // SAFETY: every x86-64 processor has the instruction.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
 }
 
 /// A computation written over [`Vector`].

@@ -1,4 +1,4 @@
-//! Objects that are to leave the bucket, for when it can be reached.
+//! Objects that are to leave the bucket, and entries that are to come there, for when it can be reached.
 
 use std::collections::HashSet;
 
@@ -42,6 +42,34 @@ impl Catalog {
     pub fn finish_object_removals(&self, named: &HashSet<(Fingerprint, EntryId)>) -> Result<()> {
         let rows = named.iter().map(|name| (to_row(name).to_vec(), None)).collect();
         self.write(&mut self.changing(), Kept::ObjectRemovals, rows, false)
+    }
+}
+
+impl Catalog {
+    /// Notes that the bucket is owed an entry of this model. Not synced: what is lost is computed and uploaded again some day.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn add_upload(&self, model: &Fingerprint, id: &EntryId) -> Result<()> {
+        self.uploads.insert(to_row(&(*model, *id)), &[]).map(drop).map_err(sled_error)
+    }
+
+    /// What the bucket is owed of this model.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn uploads(&self, model: &Fingerprint) -> Result<Vec<EntryId>> {
+        let rows = self.uploads.scan_prefix(model.0).keys();
+        let read = rows.filter_map(|row| row.map(|row| from_row(&row)).map_err(sled_error).transpose());
+        read.map(|row| row.map(|(_, id)| id)).collect()
+    }
+
+    /// Forgets what it has, or is not to have any more.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn finish_upload(&self, model: &Fingerprint, id: &EntryId) -> Result<()> {
+        self.uploads.remove(to_row(&(*model, *id))).map(drop).map_err(sled_error)
     }
 }
 

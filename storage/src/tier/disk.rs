@@ -14,6 +14,7 @@ mod check;
 mod index;
 pub(crate) mod index_row;
 mod opening;
+mod pinned;
 mod quarantine;
 mod recovery;
 mod rocks;
@@ -269,9 +270,10 @@ impl DiskTier {
         // The frame's own checksum covers more than RocksDB's, and is verified by the caller in any case.
         options.set_verify_checksums(false);
         options.fill_cache(false);
-        let frame = self.0.db.get_cf_opt(rocks::frames(&self.0.db)?, frame_key(key, layer), &options);
+        let frame = self.0.db.get_pinned_cf_opt(rocks::frames(&self.0.db)?, frame_key(key, layer), &options);
         let frame = frame.map_err(|error| rocks::error("read a frame", error))?;
-        frame.map(Bytes::from).ok_or_else(|| Error::not_found(format!("layer {layer} of entry {key} is not on disk")))
+        let gone = || Error::not_found(format!("layer {layer} of entry {key} is not on disk"));
+        frame.map(|frame| pinned::bytes(self, frame)).ok_or_else(gone)
     }
 
     /// Removes an entry, pinned or not: from now on nobody finds it, even if the deletion itself fails. Whether there was

@@ -28,6 +28,8 @@ pub(super) struct Tile<'a> {
     angles: Vec<f32>,
     /// `[16][head_dim]`
     bits: Aligned<u16>,
+    /// Whether what is written goes past the caches.
+    streams: bool,
 }
 
 /// Where sixteen rows of one head are: in bytes, each `stride` behind the one before.
@@ -38,7 +40,7 @@ struct Stored<'a> {
 }
 
 impl<'a> Tile<'a> {
-    pub fn new(layout: KvLayout, rope: &'a Rope, path: Path) -> Self {
+    pub fn new(layout: KvLayout, rope: &'a Rope, path: Path, streams: bool) -> Self {
         Self {
             layout,
             rope,
@@ -46,6 +48,7 @@ impl<'a> Tile<'a> {
             row: vec![0.0; layout.head_dim],
             angles: Vec::new(),
             bits: Aligned::zeros(layout.head_dim * BLOCK_TOKENS),
+            streams,
         }
     }
 
@@ -76,9 +79,10 @@ impl<'a> Tile<'a> {
         let angles = kept.unwrap_or(&self.angles);
         let stored = stored(k, self.layout, token, head);
         if let Some(stored) = stored.filter(|_| len == head_dim) {
-            let cells = (cells, start);
+            let (cells, streams) = ((cells, start), self.streams);
             let turned = &mut false;
-            simd::dispatch(self.path, TurnBlock { stored, angles, head_dim, bits: &mut self.bits, cells, turned });
+            let bits = &mut self.bits;
+            simd::dispatch(self.path, TurnBlock { stored, angles, head_dim, bits, cells, streams, turned });
             if *turned {
                 return Ok(());
             }
@@ -119,7 +123,8 @@ impl<'a> Tile<'a> {
         let (head_dim, row_len) = (self.layout.head_dim, self.layout.row_len());
         if let Some(stored) = stored(v, self.layout, token, head) {
             // What is stored is rounded already.
-            simd::dispatch(self.path, ZipRows { stored, head_dim, row_len, cells: (cells, start) });
+            let (cells, streams) = ((cells, start), self.streams);
+            simd::dispatch(self.path, ZipRows { stored, head_dim, row_len, cells, streams });
             return Ok(());
         }
         for lane in 0..BLOCK_TOKENS {
@@ -186,6 +191,7 @@ struct TurnBlock<'a> {
     bits: &'a mut [u16],
     /// Good for `head_dim * 16` from the second on; nobody else uses them.
     cells: (SharedMut<u16>, usize),
+    streams: bool,
     /// Whether it was done: half a head has to be pairs of whole vectors.
     turned: &'a mut bool,
 }
@@ -206,7 +212,7 @@ impl Kernel for TurnBlock<'_> {
                 let (cos, to) = (self.angles.as_ptr().add(lane * 2 * half), tile.add(lane * half));
                 turn_row::<V>(row, cos, half, to);
             }
-            transpose::<V>(tile, half, self.cells.0.at(self.cells.1).cast::<u32>());
+            transpose::<V>(tile, half, self.cells.0.at(self.cells.1).cast::<u32>(), self.streams);
         }
         *self.turned = true;
     }
@@ -238,11 +244,12 @@ unsafe fn turn_row<V: Vector>(row: *const u32, cos: *const f32, half: usize, to:
 /// Words `[16][columns]` as `[columns][16]`. Pairing row i with row i + n / 2 word by word, as often as 2 goes into n, transposes n rows of n.
 ///
 /// # Safety
-/// Both must be good for as many words, and `columns` whole vectors.
+/// Both must be good for as many words, and `columns` whole vectors; where it `streams`, `to` must start on a cache line.
 #[inline(always)]
-unsafe fn transpose<V: Vector>(from: *const u32, columns: usize, to: *mut u32) {
-    for first in (0..BLOCK_TOKENS).step_by(V::LANES) {
-        for column in (0..columns).step_by(V::LANES) {
+unsafe fn transpose<V: Vector>(from: *const u32, columns: usize, to: *mut u32, streams: bool) {
+    for column in (0..columns).step_by(V::LANES) {
+        // Lines of the result are finished before others are begun: one that is streamed in halves must not wait for its second one.
+        for first in (0..BLOCK_TOKENS).step_by(V::LANES) {
             // SAFETY: the caller's promise.
             unsafe {
                 let mut rows = [V::splat_word(0); MOST_LANES];
@@ -256,11 +263,21 @@ unsafe fn transpose<V: Vector>(from: *const u32, columns: usize, to: *mut u32) {
                     }
                 }
                 for (i, words) in rows.into_iter().take(V::LANES).enumerate() {
-                    V::store_words(words, to.add((column + i) * BLOCK_TOKENS + first));
+                    put::<V>(words, to.add((column + i) * BLOCK_TOKENS + first), streams);
                 }
             }
         }
     }
+}
+
+/// Stores a vector.
+///
+/// # Safety
+/// As [`Vector::store_words`], or [`Vector::stream_words`] where it `streams`.
+#[inline(always)]
+unsafe fn put<V: Vector>(words: V::Words, to: *mut u32, streams: bool) {
+    // SAFETY: the caller's promise.
+    unsafe { if streams { V::stream_words(words, to) } else { V::store_words(words, to) } }
 }
 
 /// Sixteen rows, each two of them in pairs, to their place.
@@ -270,20 +287,33 @@ struct ZipRows<'a> {
     row_len: usize,
     /// Good for `row_len * 16` from the second on; nobody else uses them.
     cells: (SharedMut<u16>, usize),
+    streams: bool,
 }
 
 impl Kernel for ZipRows<'_> {
-    /// A plain loop, which the compiler makes vectors of for each path.
     #[inline(always)]
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        // What is whole vectors; what is left of a row, element by element.
+        let whole = self.head_dim / (2 * V::LANES) * 2 * V::LANES;
         for pair in 0..BLOCK_TOKENS / 2 {
-            let [even, odd] =
-                [2 * pair, 2 * pair + 1].map(|lane| self.stored.row(lane, self.head_dim).as_chunks::<2>().0);
-            // SAFETY: the struct's promise. Cells are two bytes each, so that pairs of them need no more alignment.
-            let to = unsafe { self.cells.0.at(self.cells.1 + pair * self.row_len * 2).cast::<[u16; 2]>() };
-            for (dim, (even, odd)) in even.iter().zip(odd).enumerate() {
+            let [even, odd] = [2 * pair, 2 * pair + 1].map(|lane| self.stored.row(lane, self.head_dim));
+            // SAFETY: the struct's promise. Cells are two bytes each, so that pairs of them need no more alignment; rows of them are whole
+            // cache lines, as a head's cells are.
+            let to = unsafe { self.cells.0.at(self.cells.1 + pair * self.row_len * 2) };
+            for dim in (0..whole).step_by(2 * V::LANES) {
+                // SAFETY: both rows have that many elements, two bytes each, and the cells are as many pairs.
+                unsafe {
+                    let [even, odd] = [even, odd].map(|row| V::load_words(row.as_ptr().add(2 * dim).cast()));
+                    let [first, second] = V::zip_halves(even, odd);
+                    let to = to.add(2 * dim).cast::<u32>();
+                    put::<V>(first, to, self.streams);
+                    put::<V>(second, to.add(V::LANES), self.streams);
+                }
+            }
+            let [even, odd] = [even, odd].map(|row| &row.as_chunks::<2>().0[whole..]);
+            for (dim, (even, odd)) in (whole..).zip(even.iter().zip(odd)) {
                 // SAFETY: as above.
-                unsafe { to.add(dim).write([*even, *odd].map(u16::from_le_bytes)) };
+                unsafe { to.add(2 * dim).cast::<[u16; 2]>().write([*even, *odd].map(u16::from_le_bytes)) };
             }
         }
     }

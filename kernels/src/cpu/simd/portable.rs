@@ -48,6 +48,19 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn zip_halves(a: [u32; 4], b: [u32; 4]) -> [[u32; 4]; 2] {
+        let pair = |i: usize| [a[i] & 0xffff | b[i] << 16, a[i] >> 16 | b[i] & 0xffff_0000];
+        let [first, second, third, fourth] = [pair(0), pair(1), pair(2), pair(3)];
+        [[first[0], first[1], second[0], second[1]], [third[0], third[1], fourth[0], fourth[1]]]
+    }
+
+    #[inline(always)]
+    unsafe fn stream_words(words: [u32; 4], to: *mut u32) {
+        // SAFETY: the caller's pointer is good for four words.
+        unsafe { Self::store_words(words, to) }
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: [u32; 4]) -> [u32; 4] {
         words.map(|word| word & 0xffff)
     }

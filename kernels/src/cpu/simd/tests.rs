@@ -220,6 +220,10 @@ fn dot_products_of_words_agree_with_scalars() {
     }
 }
 
+/// As many words as the longest vector has, on its border.
+#[repr(align(64))]
+struct Line([u32; 16]);
+
 /// What a vector's pairs and words become on their way through lanes, one after the other.
 struct Shuffles<'a> {
     words: &'a [u32],
@@ -250,6 +254,13 @@ impl Kernel for Shuffles<'_> {
             put(3, V::pair_bf16(c, d));
             let [even, odd] = V::unzip(c, d);
             put(4, V::pair_bf16(even, odd));
+            let [first, second] = V::zip_halves(a, b);
+            put(5, first);
+            put(6, second);
+            let mut line = Line([0; 16]);
+            V::stream_words(a, line.0.as_mut_ptr());
+            fence();
+            put(7, V::load_words(line.0.as_ptr()));
         }
     }
 }
@@ -274,7 +285,12 @@ fn words_and_pairs_go_where_they_should_on_every_path() {
             .map(|(i, word)| [u32::from(i >= lanes), word])
             .chain((0..lanes).map(|i| [2, words[i]]))
             .chain((0..lanes).map(|i| [3, pair(values[i], values[lanes + i])]))
-            .chain((0..lanes).map(|i| [4, pair(values[2 * i], values[2 * i + 1])]));
+            .chain((0..lanes).map(|i| [4, pair(values[2 * i], values[2 * i + 1])]))
+            .chain((0..2 * lanes).map(|i| {
+                let half = |word: u32| word >> (i % 2 * 16) & 0xffff;
+                [5 + u32::from(i >= lanes), half(words[i / 2]) | half(words[lanes + i / 2]) << 16]
+            }))
+            .chain((0..lanes).map(|i| [7, words[i]]));
         assert_eq!(out, expected.collect::<Vec<_>>(), "{path:?}");
     }
 }

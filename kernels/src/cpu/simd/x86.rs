@@ -54,6 +54,22 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn zip_halves(a: __m512i, b: __m512i) -> [__m512i; 2] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let low = _mm512_mask_blend_epi16(0xaaaa_aaaa, a, _mm512_slli_epi32::<16>(b));
+            let high = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(a), b);
+            Self::zip_words(low, high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stream_words(words: __m512i, to: *mut u32) {
+        // SAFETY: the contract of `Vector`, see above; the caller aligned it.
+        unsafe { _mm512_stream_si512(to.cast(), words) }
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: __m512i) -> __m512i {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) }

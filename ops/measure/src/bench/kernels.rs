@@ -121,42 +121,70 @@ pub struct CaseResult {
     pub gflops: Spread,
     /// Of what must be read and written at least.
     pub gbps: Spread,
-    /// The greater of the shares of the arithmetic ceiling and of the reading ceiling. Over 1 for what stays in caches.
+    /// The greater of the shares of the arithmetic ceiling and of the reading ceiling, as both were just before it; the median of rounds. Over 1
+    /// for what stays in caches.
     pub of_ceiling: f64,
 }
 
-/// Measures every case once a round.
+/// The ceiling of reading, among [`measure::ceilings`].
+const READING: usize = 3;
+
+/// That of a case's arithmetic.
+fn arithmetic(precision: &str) -> usize {
+    match precision {
+        "bf16" => 1,
+        "q8" | "q4" => 2,
+        precision if BLOCKS.iter().any(|(name, ..)| *name == precision) => 2,
+        _ => 0,
+    }
+}
+
+/// Measures every case once a round, and its ceilings just before it: what else a machine does changes from second to second.
 pub fn measure(options: &Options) -> Result<Report> {
-    let mut cases = measure::ceilings(READ_BYTES);
-    let ceilings = cases.len();
-    cases.extend(self::cases(options));
-    let seconds = in_turn(options.runs, &mut cases, |case| Ok(case.sample()))?;
-    let rate = |index: usize| {
-        let case: &Case = &cases[index];
-        seconds[index].rate(case.operations.max(case.bytes) / 1e9)
-    };
-    let ceiling = Ceilings { f32_gflops: rate(0), bf16_gflops: rate(1), int8_gops: rate(2), read_gbps: rate(3) };
-    let results = cases[ceilings..].iter().zip(&seconds[ceilings..]).map(|(case, seconds)| {
-        let (gflops, gbps) = (seconds.rate(case.operations / 1e9), seconds.rate(case.bytes / 1e9));
-        let arithmetic = match (case.kernel, case.precision) {
-            (_, "bf16") => ceiling.bf16_gflops,
-            (_, "q8" | "q4") => ceiling.int8_gops,
-            (_, precision) if BLOCKS.iter().any(|(name, ..)| *name == precision) => ceiling.int8_gops,
-            _ => ceiling.f32_gflops,
-        };
+    let (mut ceilings, mut cases) = (measure::ceilings(READ_BYTES), cases(options));
+    let progress = Progress::new("measuring", Unit::Items);
+    let total = (options.runs * cases.len()) as u64;
+    let mut limits = vec![Vec::new(); ceilings.len()];
+    let mut samples = vec![Vec::new(); cases.len()];
+    for round in 0..options.runs {
+        for (index, case) in cases.iter_mut().enumerate() {
+            progress.set((round * samples.len() + index) as u64, total);
+            let mut limit = |index: usize| {
+                let ceiling: &mut Case = &mut ceilings[index];
+                let rate = ceiling.operations.max(ceiling.bytes) / ceiling.sample();
+                limits[index].push(rate / 1e9);
+                rate
+            };
+            let (operations, bytes) = (limit(arithmetic(case.precision)), limit(READING));
+            let seconds = case.sample();
+            let of_ceiling = (case.operations / seconds / operations).max(case.bytes / seconds / bytes);
+            samples[index].push((seconds, of_ceiling));
+        }
+    }
+    let [f32_gflops, bf16_gflops, int8_gops, read_gbps] = [0, 1, 2, READING].map(|index| {
+        if limits[index].is_empty() {
+            // No case has such numbers.
+            let ceiling: &mut Case = &mut ceilings[index];
+            limits[index].push(ceiling.operations / ceiling.sample() / 1e9);
+        }
+        Spread::of(limits[index].iter().copied())
+    });
+    let results = cases.iter().zip(&samples).map(|(case, samples)| {
+        let seconds = Spread::of(samples.iter().map(|(seconds, _)| *seconds));
         CaseResult {
             kernel: case.kernel,
             path: case.path.name(),
             precision: case.precision,
             shape: case.shape.clone(),
-            seconds: *seconds,
-            gflops,
-            gbps,
-            of_ceiling: (gflops.median / arithmetic.median).max(gbps.median / ceiling.read_gbps.median),
+            seconds,
+            gflops: seconds.rate(case.operations / 1e9),
+            gbps: seconds.rate(case.bytes / 1e9),
+            of_ceiling: Spread::of(samples.iter().map(|(_, share)| *share)).median,
         }
     });
     let results = results.collect();
-    Ok(Report { machine: Machine::here(), ceilings: ceiling, results })
+    let ceilings = Ceilings { f32_gflops, bf16_gflops, int8_gops, read_gbps };
+    Ok(Report { machine: Machine::here(), ceilings, results })
 }
 
 /// Seconds of every case, each sampled once a round: a change of the machine's speed meets all of them.

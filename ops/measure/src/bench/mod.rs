@@ -7,6 +7,7 @@ pub mod ingest;
 pub mod kernels;
 pub mod model;
 pub mod overlap;
+pub mod realtime;
 pub mod search;
 pub mod serve;
 mod shape;
@@ -17,6 +18,7 @@ use ragstone_kernels::numa;
 use ragstone_kernels::simd::{Path, Paths};
 use serde::Serialize;
 
+use self::realtime::Scheduling;
 use self::shape::QWEN_05B;
 pub use self::shape::Shape;
 
@@ -76,6 +78,8 @@ pub struct Machine {
     /// The instruction sets in use, and those that there are, fastest first.
     pub path: String,
     pub paths: Vec<&'static str>,
+    /// Whether other programs could take time from it.
+    pub scheduling: Scheduling,
     /// Where the model is on one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
@@ -87,7 +91,7 @@ impl Machine {
         let paths = Path::available().iter().map(|path| path.name()).collect();
         let numa_nodes = numa::global().map(|team| team.threads().len());
         let (threads, path) = (rayon::current_num_threads(), Paths::in_use().to_string());
-        Self { threads, numa_nodes, path, paths, gpu: None }
+        Self { threads, numa_nodes, path, paths, scheduling: Scheduling::in_use(), gpu: None }
     }
 
     /// How many threads, and on how many nodes where there are several.

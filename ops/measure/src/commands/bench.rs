@@ -19,8 +19,18 @@ use ragstone_models::embedder_source;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
 
-use crate::bench::{Shape, Spread, controller, tiers, ttft};
+use crate::bench::{Shape, Spread, controller, realtime, tiers, ttft};
 use crate::error::{Error, Result};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Have other programs wait while it measures (real-time scheduling), where the system lets it: for machines that nobody else
+    /// needs meanwhile
+    #[arg(long, global = true)]
+    realtime: bool,
+    #[command(subcommand)]
+    command: Command,
+}
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -113,7 +123,11 @@ pub enum Command {
 }
 
 /// Runs a benchmark.
-pub async fn run(config: &Config, command: Command) -> Result<()> {
+pub async fn run(config: &Config, Args { realtime, command }: Args) -> Result<()> {
+    if realtime {
+        // Before there are compute threads: they are scheduled as who starts them.
+        realtime::try_real_time();
+    }
     config.settings.prepare_compute()?;
     kernel_choice::choose(None)?;
     match command {
@@ -295,14 +309,16 @@ fn print_tiers(report: &tiers::Report, json: bool) -> Result<()> {
     if json {
         return output::json(report);
     }
+    let machine = &report.machine;
+    output::line(&format!("{}, {}, {}", machine.threads(), machine.path, machine.scheduling.describe()))?;
     output::line(&format!("{} entries of {} tokens\n", report.entries, report.tokens))?;
     output::line(
-        "path                                  GB/s (min .. max)      beside               GB/s   ratio (min .. max)",
+        "path                                  GB/s (min .. max)      beside                       GB/s   ratio (min .. max)",
     )?;
     for pair in &report.pairs {
         let (ours, raw, ratio) = (pair.ours_gbps, pair.raw_gbps, pair.ratio);
         output::line(&format!(
-            "{:<37} {:>5.2} ({:>5.2} .. {:>5.2})  {:<18} {:>6.2}   {:.2} ({:.2} .. {:.2})",
+            "{:<37} {:>5.2} ({:>5.2} .. {:>5.2})  {:<26} {:>6.2}   {:.2} ({:.2} .. {:.2})",
             pair.path,
             ours.median,
             ours.least,

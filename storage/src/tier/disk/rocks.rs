@@ -14,7 +14,7 @@ const ENTRIES: &str = "entries";
 const INDEX: &str = "index";
 
 /// Frames from here on go to blob files, so that compaction moves references and not the data.
-const MIN_BLOB_BYTES: u64 = 4 << 10;
+pub(super) const MIN_BLOB_BYTES: u64 = 4 << 10;
 /// Small enough that a file of evicted entries soon holds no live blob and is dropped whole.
 const BLOB_FILE_BYTES: u64 = 64 << 20;
 /// Two of these are in memory at most, outside of the tiers' bounds.

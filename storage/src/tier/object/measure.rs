@@ -16,6 +16,10 @@ pub struct LoadTimes {
     pub bytes: u64,
     /// Ours: open, read and verify every layer.
     pub entries: Duration,
+    /// Of that, what comes once the entry is found.
+    pub frames: Duration,
+    /// The first of those requests, by which an entry is found: it tells where the frames are.
+    pub open: Duration,
     /// Plain ranged GETs of the frames' bytes, by the ranges that ours are read by, one after the other.
     pub gets: Duration,
     /// The same GETs, all of an entry's at once.
@@ -31,18 +35,22 @@ impl ObjectTier {
         let mut times = LoadTimes::default();
         for id in ids {
             let gone = || Error::not_found(format!("entry {} is not in object storage", id.key));
+            let started = Stopwatch::start();
             let pending = self.start_open(self.names_read(Space::Exact, id)).ok_or_else(gone)?;
             let opened = pending.wait()?.ok_or_else(gone)?;
+            times.open += started.elapsed();
             let ranges = reader::ranges(&opened.layout);
             times.bytes += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
 
             let started = Stopwatch::start();
             let entry = self.open(id)?.ok_or_else(gone)?;
             let header = entry.header().clone();
+            let found = started.elapsed();
             for layer in 0..header.layers {
                 frame::decode(&entry.frame(layer)?, &header.key, layer, &header.frame_shape())?;
             }
             times.entries += started.elapsed();
+            times.frames += started.elapsed().saturating_sub(found);
 
             let get = |range: &std::ops::Range<u64>| {
                 let (bucket, path, range) = (self.client.bucket.clone(), opened.path.clone(), range.clone());

@@ -38,6 +38,22 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn zip_halves(a: __m256i, b: __m256i) -> [__m256i; 2] {
+        // SAFETY: the contract of `Vector`, see `x86.rs`.
+        unsafe {
+            let low = _mm256_blend_epi16::<0xaa>(a, _mm256_slli_epi32::<16>(b));
+            let high = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(a), b);
+            Self::zip_words(low, high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stream_words(words: __m256i, to: *mut u32) {
+        // SAFETY: the contract of `Vector`, see `x86.rs`; the caller aligned it.
+        unsafe { _mm256_stream_si256(to.cast(), words) }
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: __m256i) -> __m256i {
         // SAFETY: the contract of `Vector`, see the module above.
         unsafe { _mm256_and_si256(words, _mm256_set1_epi32(0xffff)) }

@@ -49,7 +49,8 @@ fn print(report: &Report, json: bool) -> Result<()> {
         return output::json(report);
     }
     let (machine, ceilings) = (&report.machine, &report.ceilings);
-    output::line(&format!("{}, {} (of {})", machine.threads(), machine.path, machine.paths.join(", ")))?;
+    let scheduling = machine.scheduling.describe();
+    output::line(&format!("{}, {} (of {}), {scheduling}", machine.threads(), machine.path, machine.paths.join(", ")))?;
     output::line(&format!(
         "at most: {:.0} GFLOP/s f32, {:.0} GFLOP/s bf16, {:.0} GOP/s int8, reading {:.1} GB/s\n",
         ceilings.f32_gflops.median, ceilings.bf16_gflops.median, ceilings.int8_gops.median, ceilings.read_gbps.median
