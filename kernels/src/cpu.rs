@@ -4,6 +4,7 @@ pub mod activation;
 pub(crate) mod aligned;
 pub mod attention;
 mod backend;
+pub(crate) mod crew;
 pub mod deviation;
 pub mod linear;
 pub mod measure;

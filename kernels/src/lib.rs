@@ -28,6 +28,6 @@ pub mod tokenizer;
 pub mod weights;
 
 pub use cpu::{activation, attention, deviation, linear, measure, model, numa, pool, profile, rope, simd};
-use cpu::{aligned, scratch};
+use cpu::{aligned, crew, scratch};
 pub use ragstone_env::error;
 pub use ragstone_env::{Error, ErrorKind, Result};

@@ -4,12 +4,12 @@
 mod tile;
 
 use std::ops::Range;
-
-use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
 
 use self::tile::{Tile, fills_a_block};
 use crate::aligned::{Aligned, SharedMut};
 use crate::backend::Slots;
+use crate::crew;
 use crate::dtype::{KvDtype, bf16_bits, f16_bits};
 use crate::error::{Error, Result};
 use crate::numa::Shares;
@@ -307,8 +307,7 @@ impl KvPool {
         let row_len = layout.row_len();
         // By head: the heads of a block are apart, whatever slots the tokens name.
         let few = slots.len() < TOKENS_PER_THREAD;
-        let heads = (0..layout.kv_heads).into_par_iter().with_min_len(if few { layout.kv_heads } else { 1 });
-        heads.try_for_each(|head| {
+        let write_head = |head: usize| -> Result<()> {
             let (place, row) = (Head::of(&layout, shares, count, head), &mut *Scratch::take(layout.head_dim));
             // A decode step writes single tokens: it allocates nothing.
             let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout, rope, path));
@@ -348,7 +347,17 @@ impl KvPool {
                 token += 1;
             }
             Ok(())
-        })
+        };
+        if few {
+            return (0..layout.kv_heads).try_for_each(write_head);
+        }
+        let failed = Mutex::new(Ok(()));
+        crew::for_each(layout.kv_heads, |head| {
+            if let Err(error) = write_head(head) {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Err(error);
+            }
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies a block, every layer of it, bit for bit: before a sequence writes to what it shares with others.
