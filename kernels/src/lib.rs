@@ -23,6 +23,7 @@ pub mod generation;
 pub mod gguf;
 pub mod grammar;
 pub mod matrix;
+pub mod memory;
 pub mod sampling;
 pub mod tokenizer;
 pub mod weights;

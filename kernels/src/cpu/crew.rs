@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ragstone_env::env::Stopwatch;
+use ragstone_env::Stopwatch;
 use rayon::prelude::*;
 
 use board::{Board, Found};
@@ -112,7 +112,7 @@ pub(crate) fn for_each(tasks: usize, run: impl Fn(usize) + Sync) {
         return (0..tasks).for_each(run);
     }
     let Some(crew) = LEADS.take() else {
-        return (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+        return (0..tasks).into_par_iter().with_max_len(1).for_each(&run);
     };
     let panicked = crew.run(tasks, &run);
     LEADS.set(Some(crew));

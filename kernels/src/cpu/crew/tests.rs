@@ -190,19 +190,15 @@ fn a_panic_reaches_the_leader_once_the_loop_has_ended_and_the_crew_goes_on() {
 /// Work of others is not kept waiting by a pass that has loop after loop.
 #[test]
 fn other_work_of_the_pool_runs_during_a_pass() {
-    let (pool, is_done) = (pool(2), AtomicBool::new(false));
-    let outside = self::pool(1);
-    pool.scope(|scope| {
-        scope.spawn(|_| {
-            pass(|| {
-                outside.scope(|other| {
-                    // It comes from a thread that is none of the pool's.
-                    other.spawn(|_| pool.install(|| is_done.store(true, Ordering::SeqCst)));
-                    while !is_done.load(Ordering::SeqCst) {
-                        once(4);
-                    }
-                });
-            });
+    let (pool, outside, is_done) = (Arc::new(pool(2)), self::pool(1), Arc::new(AtomicBool::new(false)));
+    pool.install(|| {
+        pass(|| {
+            // It comes from a thread that is none of the pool's.
+            let (pool, is_done_there) = (Arc::clone(&pool), Arc::clone(&is_done));
+            outside.spawn(move || pool.install(|| is_done_there.store(true, Ordering::SeqCst)));
+            while !is_done.load(Ordering::SeqCst) {
+                once(4);
+            }
         });
     });
 }

@@ -8,8 +8,9 @@
 use rayon::prelude::*;
 
 use super::elementwise::{Norm, gelu_row, relu_row};
-use super::{Model, Scratch};
+use super::{Model, ROWS_PER_TASK, Scratch};
 use crate::config::{Experts, FeedForwardKind};
+use crate::crew;
 use crate::linear::{Activations, Input, Linear, Output};
 use crate::matrix::Matrix;
 use crate::profile;
