@@ -46,7 +46,7 @@ struct Words {
 
 impl Words {
     fn read(files: &ModelFiles) -> Result<Self> {
-        let (tokenizer, tokenizer_json) = (files.tokenizer()?, files.tokenizer_json()?);
+        let (tokenizer, tokenizer_json) = files.tokenizer_and_json()?;
         let tokenizer_digest = blake3::hash(&tokenizer_json).to_hex().to_string();
         Ok(Self { tokenizer, tokenizer_json, tokenizer_digest, chat: files.chat_template()? })
     }

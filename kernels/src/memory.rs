@@ -7,24 +7,20 @@ const WORTH_BYTES: u64 = 32 << 20;
 /// Work whose memory nobody needs once it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// So many tokens were prefilled, one after the other.
+    /// A prompt had so many fresh tokens, and their KV is filed.
     Prefill { tokens: u64 },
-    /// Documents of so many bytes were taken in.
-    Ingest { bytes: u64 },
-    /// A model was loaded, measured or calibrated.
-    Model,
+    /// A model was loaded or calibrated, documents were taken in.
+    Large,
 }
 
-/// What a token of a prefill, and a byte of a document, leave behind, about: hidden states and fresh KV; texts, tokens and vectors.
+/// What a token of a prefill leaves behind, about: hidden states and fresh KV.
 const BYTES_OF_A_TOKEN: u64 = 32 << 10;
-const BYTES_OF_A_BYTE: u64 = 16;
 
 /// Whether to give memory back after this.
 pub fn is_worth_while(work: Work) -> bool {
     match work {
         Work::Prefill { tokens } => tokens.saturating_mul(BYTES_OF_A_TOKEN) >= WORTH_BYTES,
-        Work::Ingest { bytes } => bytes.saturating_mul(BYTES_OF_A_BYTE) >= WORTH_BYTES,
-        Work::Model => true,
+        Work::Large => true,
     }
 }
 
@@ -47,12 +43,10 @@ mod tests {
     #[test]
     fn small_work_is_let_alone() {
         for (work, expected) in [
-            (Work::Model, true),
+            (Work::Large, true),
             (Work::Prefill { tokens: 300 }, false),
             (Work::Prefill { tokens: 4096 }, true),
             (Work::Prefill { tokens: u64::MAX }, true),
-            (Work::Ingest { bytes: 10_000 }, false),
-            (Work::Ingest { bytes: 3 << 20 }, true),
         ] {
             assert_eq!(is_worth_while(work), expected, "{work:?}");
         }
@@ -70,7 +64,7 @@ mod tests {
         let last = small.pop();
         let full = resident();
         drop(small);
-        give_back_after(Work::Model);
+        give_back_after(Work::Large);
         assert!(resident() + (100 << 20) < full, "{} of {full} bytes are left", resident());
         drop(last);
     }
