@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ragstone_kernels::memory::{self, Work};
 use ragstone_kernels::pool::KvLayout;
 use ragstone_storage::entry::{EntryBuilder, NewEntry};
 use ragstone_storage::store::KvStore;
@@ -50,6 +51,7 @@ impl Service for Evictor {
 impl Evictor {
     /// Into host memory, so that the next question finds it, and from there behind to the slower tiers.
     fn keep(&self, keep: FreshKv) -> Result<()> {
+        let tokens = keep.segments.iter().map(|segment| segment.tokens.len() as u64).sum();
         for segment in keep.segments {
             let mut builder = EntryBuilder::new(NewEntry {
                 fingerprint: *self.store.fingerprint(),
@@ -70,6 +72,7 @@ impl Evictor {
             let entry = builder.finish(segment.compute_us, self.store.env().now_unix_ms())?;
             self.store.keep(entry, keep.planned_in)?;
         }
+        memory::give_back_after(Work::Prefill { tokens });
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ use ragstone_kernels::chat::thoughts::Thinking;
 use ragstone_kernels::cross_encoder::CrossEncoder;
 use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::grammar::GrammarSpec;
+use ragstone_kernels::memory::{self, Work};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::entry::EntryShape;
@@ -29,7 +30,7 @@ use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::object::ObjectTier;
 use tokio::runtime::Handle;
 
-use self::opening::{corpus, corpus_options, create};
+use self::opening::{corpus, corpus_options, create, models};
 use self::parts::Parts;
 use crate::admission::api_keys::ApiKeys;
 use crate::admission::blocking::blocking;
@@ -49,7 +50,6 @@ use crate::models::encoder::ModelEncoder;
 use crate::models::folders::{Folders, Progress};
 use crate::models::{costs, kernel_choice};
 use crate::question::{Question, primer};
-use crate::ragstone::loaded_model::LoadedModel;
 use crate::ragstone::status::{ModelStatus, Status};
 use crate::report::events::Feed;
 use crate::report::plans::PlanRecord;
@@ -114,7 +114,7 @@ impl Ragstone {
             create(&folders.data)?;
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             kernel_choice::choose(Some(&catalog))?;
-            let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
+            let (loaded, encoder) = models(&settings, &folders, &catalog, &progress)?;
             loaded.note(&catalog, &folders.model_id, env.now_unix_ms())?;
             let name = loaded.fingerprint.to_string();
             let known = calibration::recall(&catalog, &name, &loaded.weights_digest, folders.calibrated())?;
@@ -135,9 +135,9 @@ impl Ragstone {
             };
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
-            let encoder = Arc::new(settings.load_embedder(&folders.embedder)?);
             renewal::note(&catalog, &encoder, &folders.embedder)?;
             let reranker = folders.reranker.as_deref().map(CrossEncoder::load).transpose()?.map(Arc::new);
+            memory::give_back_after(Work::Large);
             Ok(((catalog, loaded, known, store, object, encoder, reranker), settings, folders, env))
         })
         .await?;

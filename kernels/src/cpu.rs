@@ -5,6 +5,7 @@ pub(crate) mod aligned;
 pub mod attention;
 mod backend;
 pub(crate) mod caches;
+pub(crate) mod crew;
 pub mod deviation;
 pub mod linear;
 pub mod measure;

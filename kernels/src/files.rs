@@ -55,6 +55,17 @@ impl ModelFiles {
         }
     }
 
+    /// Both [`tokenizer`](Self::tokenizer) and [`tokenizer_json`](Self::tokenizer_json): a GGUF file's is put together once.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn tokenizer_and_json(&self) -> Result<(Tokenizer, Vec<u8>)> {
+        match self {
+            Self::Folder(_) => Ok((self.tokenizer()?, self.tokenizer_json()?)),
+            Self::Gguf(file) => file.tokenizer_and_json(),
+        }
+    }
+
     /// Its chat template; none where it has none.
     ///
     /// # Errors

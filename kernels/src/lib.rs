@@ -23,11 +23,12 @@ pub mod generation;
 pub mod gguf;
 pub mod grammar;
 pub mod matrix;
+pub mod memory;
 pub mod sampling;
 pub mod tokenizer;
 pub mod weights;
 
 pub use cpu::{activation, attention, deviation, linear, measure, model, numa, pool, profile, rope, simd};
-use cpu::{aligned, caches, scratch};
+use cpu::{aligned, caches, crew, scratch};
 pub use ragstone_env::error;
 pub use ragstone_env::{Error, ErrorKind, Result};

@@ -20,6 +20,7 @@ use ragstone_actors::upkeep::ingests::{self, AtWork, Begun, CancelledBy, IngestS
 use ragstone_actors::upkeep::library::Library;
 use ragstone_corpus::UpsertReport;
 use ragstone_env::Env;
+use ragstone_kernels::memory::{self, Work};
 use ragstone_storage::catalog::IngestJob;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -213,7 +214,11 @@ impl Ingestor {
                 None => Ok(IngestEvent::Cancelled { by: begun.cancelled_by(), files_done, files_total: 0 }),
                 // Only a stop keeps it from its turn.
                 Some(Err(_)) => Ok(IngestEvent::Stopped { files_done, files_total: 0 }),
-                Some(Ok(_turn)) => ingestor.take_turn(begun, only, &events).await,
+                Some(Ok(_turn)) => {
+                    let done = ingestor.take_turn(begun, only, &events).await;
+                    memory::give_back_after(Work::Large);
+                    done
+                }
             }
         })
     }

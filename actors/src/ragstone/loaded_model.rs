@@ -15,6 +15,7 @@ use ragstone_storage::cost::Costs;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights_digest as of_files};
 use ragstone_storage::key::Fingerprint;
 
+use crate::admission::blocking::beside;
 use crate::error::Result;
 use crate::models::costs;
 use crate::models::folders::{Folders, Progress};
@@ -35,6 +36,22 @@ pub(crate) struct LoadedModel {
     pub weights_digest: String,
 }
 
+/// What turns texts into tokens, and messages into texts.
+struct Words {
+    tokenizer: Tokenizer,
+    tokenizer_json: Vec<u8>,
+    tokenizer_digest: String,
+    chat: Option<ChatTemplate>,
+}
+
+impl Words {
+    fn read(files: &ModelFiles) -> Result<Self> {
+        let (tokenizer, tokenizer_json) = files.tokenizer_and_json()?;
+        let tokenizer_digest = blake3::hash(&tokenizer_json).to_hex().to_string();
+        Ok(Self { tokenizer, tokenizer_json, tokenizer_digest, chat: files.chat_template()? })
+    }
+}
+
 impl LoadedModel {
     /// Reads the files. BLOCKS, for about a second a gigabyte where the weights' digests are not in the catalog.
     pub fn load(
@@ -44,8 +61,6 @@ impl LoadedModel {
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Self> {
         let files = ModelFiles::open(&folders.model)?;
-        let tokenizer = files.tokenizer()?;
-        let chat = files.chat_template()?;
         let loading = |done, total| progress(Progress::Loading { what: "loading the model", done, total });
         let adapter = folders.adapter.as_deref().map(Adapter::open).transpose()?;
         let options = LoadOptions {
@@ -55,9 +70,11 @@ impl LoadedModel {
             adapter: adapter.as_ref(),
             progress: Some(&loading),
         };
-        let model = LanguageModel::load(&files, &folders.model, &settings.device, options)?;
+        // A vocabulary takes as long to read as weights to pack.
+        let (words, model) =
+            beside(|| Words::read(&files), || LanguageModel::load(&files, &folders.model, &settings.device, options));
+        let (Words { tokenizer, tokenizer_json, tokenizer_digest, chat }, model) = (words?, model?);
         tokenizer.check_fits(model.config())?;
-        let tokenizer_json = files.tokenizer_json()?;
         let weights = files.weight_files()?;
         let adapter = adapter.map(|adapter| adapter.files()).unwrap_or_default();
         // A GGUF file's content says how its weights are quantized: a file of another type is another model.
@@ -85,7 +102,7 @@ impl LoadedModel {
             weights_digest,
             model,
             tokenizer: Arc::new(tokenizer),
-            tokenizer_digest: blake3::hash(&tokenizer_json).to_hex().to_string(),
+            tokenizer_digest,
             chat,
             generation: files.generation_defaults()?,
             fingerprint,

@@ -5,9 +5,14 @@ use std::sync::Arc;
 
 use ragstone_corpus::{Corpus, CorpusOptions, Earlier};
 use ragstone_env::Env;
+use ragstone_kernels::embedding::SentenceEncoder;
+use ragstone_storage::catalog::Catalog;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::admission::blocking::beside;
 use crate::models::encoder::ModelEncoder;
+use crate::error::{Error, ErrorKind, Result};
+use crate::models::folders::{Folders, Progress};
+use crate::ragstone::loaded_model::LoadedModel;
 use crate::settings::Settings;
 use crate::upkeep::nodes::Joined;
 
@@ -15,6 +20,20 @@ pub(super) fn create(data: &Path) -> Result<()> {
     std::fs::create_dir_all(data).map_err(|error| {
         Error::new(ErrorKind::InvalidInput, format!("{}: cannot create the folder: {error}", data.display()))
     })
+}
+
+/// The language model and the embedding model, read at the same time. BLOCKS.
+pub(super) fn models(
+    settings: &Settings,
+    folders: &Folders,
+    catalog: &Catalog,
+    progress: &(dyn Fn(Progress) + Send + Sync),
+) -> Result<(LoadedModel, Arc<SentenceEncoder>)> {
+    let (encoder, loaded) = beside(
+        || settings.load_embedder(&folders.embedder),
+        || LoadedModel::load(settings, folders, catalog, progress),
+    );
+    Ok((loaded?, Arc::new(encoder?)))
 }
 
 /// The corpus of the data folder, or the one that nodes share.

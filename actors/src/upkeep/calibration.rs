@@ -26,6 +26,7 @@ use ragstone_corpus::{Corpus, Scope};
 use ragstone_env::Env;
 use ragstone_kernels::background;
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
+use ragstone_kernels::memory::{self, Work};
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::prompt::primer::Primer;
 use ragstone_storage::segment::Segment;
@@ -273,7 +274,9 @@ impl Calibrator {
                 false => search(&tried, count, budget, &mut trial),
             }
         })
-        .await?;
+        .await;
+        memory::give_back_after(Work::Large);
+        let found = found?;
         let calibration = Calibration {
             weights: self.0.weights.clone(),
             measured_unix_ms: pipeline.env.now_unix_ms(),

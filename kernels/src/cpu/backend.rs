@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::backend::{Backend, KvBytes, RowGroup, Slots, StoredKv};
 use crate::config::ModelConfig;
+use crate::crew;
 use crate::deviation::{Compared, kv_deviation};
 use crate::error::Result;
 use crate::matrix::Matrix;
@@ -28,9 +29,9 @@ impl Backend for Model {
         Self::new_pool(self, blocks)
     }
 
-    /// On a thread of the pool: a step that begins outside is handed over and waited for, and a decoded token has two in each layer.
+    /// With a crew: a loop that begins outside is handed over and waited for, and a decoded token has some in each layer.
     fn run_pass<R: Send>(&self, steps: impl FnOnce() -> R + Send) -> R {
-        rayon::scope(|_| steps())
+        crew::pass(steps)
     }
 
     fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {

@@ -15,10 +15,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
-
 use crate::attention::{AttentionOptions, RowGroup, attend, attention_weights};
 use crate::config::ModelConfig;
+use crate::crew;
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use crate::error::Result;
 use crate::files::ModelFiles;
@@ -40,6 +39,9 @@ pub use random::random_parts;
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
+/// Rows and values that a thread takes at a time of what is not a product.
+const ROWS_PER_TASK: usize = 16;
+const VALUES_PER_TASK: usize = 1 << 14;
 
 /// The K and V of some tokens in one layer, `[tokens, kv_heads * head_dim]` each: K after its norm, before rotation;
 /// both rounded to the layout's dtype.
@@ -225,7 +227,7 @@ impl Model {
                 self.profile.time(profile::Part::Project, || {
                     weights.v.forward(&*normed, Output::Store(v));
                     self.add_low_rank(adapted.and_then(|pairs| pairs.v.as_ref()), entering, v, &mut scratch.low);
-                    [k, v].into_par_iter().for_each(|values| self.kv_dtype.round(values));
+                    self.round(k, v);
                 });
             }
         });
@@ -290,10 +292,8 @@ impl Model {
             self.profile.time(profile::Part::Logits, || self.head.forward(&scratch.normed, logits));
         });
         if self.config.logits_scale != 1.0 {
-            out.as_mut_slice()
-                .par_iter_mut()
-                .with_min_len(1 << 12)
-                .for_each(|logit| *logit *= self.config.logits_scale);
+            let scale = |logits: &mut [f32]| logits.iter_mut().for_each(|logit| *logit *= self.config.logits_scale);
+            crew::for_each_part(out.as_mut_slice().chunks_mut(VALUES_PER_TASK), |_, logits| scale(logits));
         }
         out
     }
@@ -352,8 +352,7 @@ impl Model {
     /// Adds `from` to `hidden`, `[rows, hidden]` each, normed first where there is a norm, and times the model's factor. `spare` is as long.
     fn add_rows(&self, from: &[f32], spare: &mut [f32], norm: Option<&Norm>, hidden: &mut [f32]) {
         let (width, scale) = (self.config.hidden_size, self.config.residual_scale);
-        let rows = from.par_chunks(width).zip(spare.par_chunks_mut(width)).zip(hidden.par_chunks_mut(width));
-        rows.with_min_len(16).for_each(|((from, spare), hidden)| {
+        let add_row = |from: &[f32], spare: &mut [f32], hidden: &mut [f32]| {
             let added = match norm {
                 Some(norm) => {
                     norm.row(from, spare, self.config.norm_eps);
@@ -362,6 +361,12 @@ impl Model {
                 None => from,
             };
             hidden.iter_mut().zip(added).for_each(|(hidden, added)| *hidden += scale * *added);
+        };
+        let task = ROWS_PER_TASK * width;
+        let tasks = from.chunks(task).zip(spare.chunks_mut(task)).zip(hidden.chunks_mut(task));
+        crew::for_each_part(tasks, |_, ((from, spare), hidden)| {
+            let rows = from.chunks(width).zip(spare.chunks_mut(width)).zip(hidden.chunks_mut(width));
+            rows.for_each(|((from, spare), hidden)| add_row(from, spare, hidden));
         });
     }
 
@@ -391,10 +396,24 @@ impl Model {
         let rope = self.rope(layer);
         self.profile.time(profile::Part::Place, || {
             for group in groups {
-                let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
-                rotated.zip(group.positions).for_each(|(row, position)| rope.rotate_row(row, *position));
+                let rows = part_mut(q, &group.rows).chunks_mut(2 * ROWS_PER_TASK * config.query_dim());
+                let tasks = rows.zip(group.positions.chunks(2 * ROWS_PER_TASK));
+                crew::for_each_part(tasks, |_, (rows, positions)| {
+                    let rows = rows.chunks_mut(config.query_dim()).zip(positions);
+                    rows.for_each(|(row, position)| rope.rotate_row(row, *position));
+                });
             }
         });
+    }
+
+    /// Rounds fresh K and V to the type that they are kept in.
+    fn round(&self, k: &mut [f32], v: &mut [f32]) {
+        let parts = [k, v].into_iter().flat_map(|values| values.chunks_mut(VALUES_PER_TASK));
+        match parts.collect::<Vec<_>>() {
+            // A decode step's: less than a second thread costs.
+            few if few.len() <= 2 => few.into_iter().for_each(|values| self.kv_dtype.round(values)),
+            parts => crew::for_each_part(parts.into_iter(), |_, values| self.kv_dtype.round(values)),
+        }
     }
 
     fn norm(&self, from: &[f32], norm: &Norm, format: Format, to: &mut Activations) {
@@ -406,12 +425,11 @@ impl Model {
         });
     }
 
-    /// Runs `work` on a thread of the pool: the many small parallel steps of a pass then start from inside, which is
-    /// cheaper than to be handed over one by one.
+    /// Runs `work` with a crew: that of the pass, if there is one.
     fn with_scratch(&self, work: impl FnOnce(&mut Scratch) + Send) {
         let spare = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let mut scratch = spare().pop().unwrap_or_default();
-        rayon::scope(|_| work(&mut scratch));
+        crew::pass(|| work(&mut scratch));
         spare().push(scratch);
     }
 

@@ -110,7 +110,17 @@ impl Gguf {
     /// # Errors
     /// `InvalidModel` for metadata that are damaged, `UnsupportedModel` for a kind of tokenizer that this version does not know.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        Tokenizer::from_json(&self.tokenizer_json()?, self.special_tokens()?, &self.path)
+        self.tokenizer_and_json().map(|(tokenizer, _)| tokenizer)
+    }
+
+    /// The tokenizer with what [`Gguf::tokenizer_json`] gives.
+    ///
+    /// # Errors
+    /// As [`Gguf::tokenizer`].
+    pub(crate) fn tokenizer_and_json(&self) -> Result<(Tokenizer, Vec<u8>)> {
+        let json = self.tokenizer_json()?;
+        let tokenizer = Tokenizer::from_json(&json, self.special_tokens()?, &self.path)?;
+        Ok((tokenizer, json))
     }
 
     /// The `tokenizer.json` that the metadata stand for.

@@ -1,10 +1,9 @@
 //! What rows look at: softmax weights as such, for selectors that choose tokens by them. Asked of a few rows (a question's).
 
-use rayon::prelude::*;
-
 use super::tile::{KEY_TILE, RowTile, WeightTile};
 use super::{AttentionOptions, RowGroup, check_group, check_slopes, path_for, spans};
 use crate::aligned::SharedMut;
+use crate::crew;
 use crate::matrix::Matrix;
 use crate::pool::KvPool;
 use crate::simd::{self, Path, row_tiles};
@@ -77,6 +76,6 @@ pub(crate) fn attention_weights_with(
         })
     });
     let tiles: Vec<_> = tiles.collect();
-    tiles.into_par_iter().with_max_len(1).for_each(|tile| simd::dispatch(path, tile));
+    crew::for_each_part(tiles.into_iter(), |_, tile| simd::dispatch(path, tile));
     out
 }

@@ -1,10 +1,9 @@
 //! The rows that go into linear layers, in the form that the layer's products take.
 
-use rayon::prelude::*;
-
 use super::groups::{GROUP, HALF, HALVES};
 use super::panels::QUANT_GROUP;
 use crate::aligned::Aligned;
+use crate::crew;
 use crate::scratch::Scratch;
 use crate::simd::{self, Kernel, Path, Vector, Work, amx};
 
@@ -184,8 +183,8 @@ impl Activations {
         let rows_per_task = (VALUES_PER_TASK / width).max(1);
         match format {
             Format::F32 => {
-                let chunks = self.values[..rows * width].par_chunks_mut(rows_per_task * width).enumerate();
-                chunks.for_each(|(chunk, values)| {
+                let chunks = self.values[..rows * width].chunks_mut(rows_per_task * width);
+                crew::for_each_part(chunks, |chunk, values| {
                     for (row, values) in values.chunks_exact_mut(width).enumerate() {
                         make(chunk * rows_per_task + row, values);
                     }
@@ -196,7 +195,7 @@ impl Activations {
                 // Whole tiles, whether or not there are any.
                 let rows_per_task = rows_per_task.next_multiple_of(amx::ROWS);
                 let words = &mut self.words[..rows.next_multiple_of(amx::ROWS) * stride];
-                words.par_chunks_mut(rows_per_task * stride).enumerate().for_each(|(chunk, words)| {
+                crew::for_each_part(words.chunks_mut(rows_per_task * stride), |chunk, words| {
                     let mut values = Scratch::take(2 * stride);
                     values[width..].fill(0.0);
                     for row in 0..rows_per_task.min(rows - chunk * rows_per_task) {
@@ -213,12 +212,12 @@ impl Activations {
     fn quantize(&mut self, path: Path, format: Format, rows_per_task: usize, make: impl Fn(usize, &mut [f32]) + Sync) {
         let (rows, width) = (self.rows, self.width);
         let (stride, groups, halves) = (format.stride(width), format.scales(width), half_sums(width));
-        let words = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride);
-        let scales = self.scales[..rows * groups].par_chunks_mut(rows_per_task * groups);
-        let group_sums = self.group_sums[..rows * groups].par_chunks_mut(rows_per_task * groups);
-        let sums = self.sums[..rows * halves].par_chunks_mut(rows_per_task * halves);
-        let tasks = words.zip(scales).zip(group_sums.zip(sums)).enumerate();
-        tasks.for_each(|(chunk, ((words, scales), (group_sums, sums)))| {
+        let words = self.words[..rows * stride].chunks_mut(rows_per_task * stride);
+        let scales = self.scales[..rows * groups].chunks_mut(rows_per_task * groups);
+        let group_sums = self.group_sums[..rows * groups].chunks_mut(rows_per_task * groups);
+        let sums = self.sums[..rows * halves].chunks_mut(rows_per_task * halves);
+        let tasks = words.zip(scales).zip(group_sums.zip(sums));
+        crew::for_each_part(tasks, |chunk, ((words, scales), (group_sums, sums))| {
             let mut values = Scratch::take(4 * stride);
             values[width..].fill(0.0);
             for (row, words) in words.chunks_exact_mut(stride).enumerate() {

@@ -1,8 +1,7 @@
 //! What happens to single values and rows between the matrix products.
 
-use rayon::prelude::*;
-
 use crate::activation::gelu;
+use crate::crew;
 use crate::simd::{self, Kernel, Path, Vector};
 
 /// Values that one thread takes at a time.
@@ -12,7 +11,7 @@ const VALUES_PER_TASK: usize = 1 << 15;
 /// place: `x / sqrt(mean(x^2) + epsilon) * weight`.
 pub(super) fn rms_norm(values: &mut [f32], weight: &[f32], epsilon: f32) {
     let rows = (VALUES_PER_TASK / weight.len()).max(1);
-    values.par_chunks_mut(rows * weight.len()).for_each(|rows| {
+    crew::for_each_part(values.chunks_mut(rows * weight.len()), |_, rows| {
         for row in rows.chunks_exact_mut(weight.len()) {
             simd::dispatch(Path::best(), RmsNorm { from: None, row, weight, epsilon });
         }

@@ -8,8 +8,9 @@
 use rayon::prelude::*;
 
 use super::elementwise::{Norm, gelu_row, relu_row};
-use super::{Model, Scratch};
+use super::{Model, ROWS_PER_TASK, Scratch};
 use crate::config::{Experts, FeedForwardKind};
+use crate::crew;
 use crate::linear::{Activations, Input, Linear, Output};
 use crate::matrix::Matrix;
 use crate::profile;
@@ -156,8 +157,11 @@ impl Model {
         let rows = hidden.len() / features;
         let Routed { normed, scores, gathered, out } = routed;
         let normed = normed.reshape(rows, features);
-        let each = normed.as_mut_slice().par_chunks_mut(features).zip(hidden.par_chunks(features));
-        each.with_min_len(16).for_each(|(to, from)| norm.row(from, to, self.config.norm_eps));
+        let task = ROWS_PER_TASK * features;
+        crew::for_each_part(normed.as_mut_slice().chunks_mut(task).zip(hidden.chunks(task)), |_, (to, from)| {
+            let rows = to.chunks_mut(features).zip(from.chunks(features));
+            rows.for_each(|(to, from)| norm.row(from, to, self.config.norm_eps));
+        });
         let normed = &*normed;
         let scores = scores.reshape(rows, rule.count);
         mixture.router.forward(Input::f32(normed.as_slice(), rows), Output::Store(scores.as_mut_slice()));
@@ -177,10 +181,12 @@ impl Model {
             let to = &mut out.as_mut_slice()[places[0] * features..places[1] * features];
             part.down.forward(&*inner, Output::Store(to));
         }
-        sum.par_chunks_mut(features).with_min_len(16).enumerate().for_each(|(row, sum)| {
-            sum.fill(0.0);
-            for choice in &routes.choices[row * rule.per_row..][..rule.per_row] {
-                sum.iter_mut().zip(out.row(choice.place)).for_each(|(sum, out)| *sum += choice.weight * out);
+        crew::for_each_part(sum.chunks_mut(task), |first, sums| {
+            for (row, sum) in sums.chunks_mut(features).enumerate() {
+                sum.fill(0.0);
+                for choice in &routes.choices[(first * ROWS_PER_TASK + row) * rule.per_row..][..rule.per_row] {
+                    sum.iter_mut().zip(out.row(choice.place)).for_each(|(sum, out)| *sum += choice.weight * out);
+                }
             }
         });
     }

@@ -4,15 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use rayon::prelude::*;
-
 use super::elementwise::Norm;
 use super::feed_forward::{Expand, FeedForward, Part};
 use super::load::weights;
-use super::{Layer, Model};
+use super::{Layer, Model, ROWS_PER_TASK};
 use crate::activation::Activation;
 use crate::adapter::{Adapter, Pair};
 use crate::config::{ModelConfig, Qkv, Up};
+use crate::crew;
 use crate::dtype::bf16_bits;
 use crate::error::Result;
 use crate::linear::{Activations, Input, Linear, Output, Precision};
@@ -205,10 +204,14 @@ impl Model {
         }
         let activate = self.plain_activation();
         let plain = scratch.inner.reshape(rows, width).as_mut_slice();
-        let each = plain.par_chunks_mut(width).zip(columns.par_chunks(linear.out_features()));
-        each.with_min_len(8).for_each(|(to, from)| match &part.expand {
-            Expand::Gated(linear) => linear.gate_row(from, to),
-            Expand::Plain(_) => activate(from, to),
+        let tasks = plain.chunks_mut(8 * width).zip(columns.chunks(8 * linear.out_features()));
+        crew::for_each_part(tasks, |_, (to, from)| {
+            for (to, from) in to.chunks_mut(width).zip(from.chunks(linear.out_features())) {
+                match &part.expand {
+                    Expand::Gated(linear) => linear.gate_row(from, to),
+                    Expand::Plain(_) => activate(from, to),
+                }
+            }
         });
         inner.encode(part.down.format(), plain, rows);
     }
@@ -224,8 +227,12 @@ impl Model {
     fn norm_rows(&self, hidden: &[f32], norm: &Norm, to: &mut Matrix) -> usize {
         let (width, epsilon) = (norm.width(), self.config.norm_eps);
         let rows = hidden.len() / width;
-        let each = to.reshape(rows, width).as_mut_slice().par_chunks_mut(width).zip(hidden.par_chunks(width));
-        each.with_min_len(16).for_each(|(to, from)| norm.row(from, to, epsilon));
+        let task = ROWS_PER_TASK * width;
+        let tasks = to.reshape(rows, width).as_mut_slice().chunks_mut(task).zip(hidden.chunks(task));
+        crew::for_each_part(tasks, |_, (to, from)| {
+            let rows = to.chunks_mut(width).zip(from.chunks(width));
+            rows.for_each(|(to, from)| norm.row(from, to, epsilon));
+        });
         rows
     }
 }

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::{Team, home, in_use, system};
 use crate::aligned::{Aligned, Number};
+use crate::crew;
 
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
@@ -104,10 +105,9 @@ impl Shares {
         match blocks * groups {
             0 => {}
             1 => run(0, 0..self.parts()),
-            tasks if !self.is_split() => (0..tasks)
-                .into_par_iter()
-                .with_max_len(1)
-                .for_each(|index| run(index / groups, group(0..self.parts(), index % groups, groups))),
+            tasks if !self.is_split() => {
+                crew::for_each(tasks, |index| run(index / groups, group(0..self.parts(), index % groups, groups)));
+            }
             _ => {
                 let of_node = |range: Range<usize>| (groups * range.len()).div_ceil(self.parts().max(1));
                 let own: Vec<(Range<usize>, usize)> =
@@ -125,7 +125,7 @@ impl Shares {
     pub(crate) fn run_tasks<T: Copy + Send + Sync>(&self, tasks: Vec<T>, each: usize, run: impl Fn(T) + Send + Sync) {
         debug_assert_eq!(tasks.len(), self.parts() * each);
         if !self.is_split() {
-            return tasks.into_par_iter().with_max_len(1).for_each(run);
+            return crew::for_each(tasks.len(), |index| run(tasks[index]));
         }
         let cuts: Vec<usize> = self.cuts.iter().map(|cut| cut * each).collect();
         for_each(&cuts, |_, index| run(tasks[index]));
@@ -182,7 +182,7 @@ fn for_each(cuts: &[usize], run: impl Fn(usize, usize) + Sync) {
     let nodes = cuts.len() - 1;
     let next: Vec<Next> = cuts[..nodes].iter().map(|first| Next(AtomicUsize::new(*first))).collect();
     let helpers = rayon::current_num_threads().min(cuts[nodes] - cuts[0]);
-    (0..helpers).into_par_iter().with_max_len(1).for_each(|helper| {
+    crew::for_each(helpers, |helper| {
         // A thread of no node computes wherever there is work.
         let own = home().unwrap_or(helper) % nodes;
         for node in (own..nodes).chain(0..own) {

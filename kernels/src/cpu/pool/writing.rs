@@ -2,14 +2,16 @@
 //! that thread's cache.
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rayon::prelude::*;
+use ragstone_env::lock::locked;
 
 use super::tile::{Tile, fills_a_block};
 use super::{BLOCK_TOKENS, Cells, Head, KvData, KvLayout, KvPool};
 use crate::backend::Slots;
 use crate::caches;
+use crate::crew;
 use crate::error::Result;
 use crate::numa::Shares;
 use crate::rope::Rope;
@@ -46,11 +48,12 @@ impl<'a> Writing<'a> {
 
     /// Writes a part that was checked, its heads side by side: the heads of a block are apart, whatever slots the tokens name.
     pub fn by_heads(&self, part: &Part<'_>) -> Result<()> {
-        let few = part.to.slots.len() < TOKENS_PER_THREAD;
-        let least = if few { self.layout.kv_heads } else { 1 };
-        let heads = (0..self.layout.kv_heads).into_par_iter().with_min_len(least);
         // SAFETY: the part was checked, and this task alone writes this head.
-        heads.try_for_each(|head| unsafe { self.write(part, head..head + 1, false) })
+        let write = |head: usize| unsafe { self.write(part, head..head + 1, false) };
+        if part.to.slots.len() < TOKENS_PER_THREAD {
+            return (0..self.layout.kv_heads).try_for_each(write);
+        }
+        try_for_each(self.layout.kv_heads, write)
     }
 
     /// Writes some heads of a part, block after block. `streams`: past the caches, where whole blocks allow it.
@@ -172,23 +175,35 @@ impl KvPool {
             accepts
         };
         if parts.len() >= rayon::current_num_threads() && are_apart(parts) {
-            let write = |(index, part): (usize, &Part<'_>)| {
+            try_for_each(parts.len(), |index| {
                 if !accepts(index) {
                     return Ok(());
                 }
                 // SAFETY: the part was checked, and no other one names a cell of it.
-                unsafe { writing.write(part, heads.clone(), streams) }
-            };
-            parts.par_iter().enumerate().with_max_len(1).try_for_each(write)?;
+                unsafe { writing.write(&parts[index], heads.clone(), streams) }
+            })?;
         } else {
             // Too few for all threads, or one over the other: threads share each part's heads.
-            let checked: Vec<bool> = (0..parts.len()).into_par_iter().map(accepts).collect();
-            let accepted = parts.iter().zip(checked).filter(|(_, is_accepted)| *is_accepted);
+            crew::for_each(parts.len(), |index| {
+                accepts(index);
+            });
+            let accepted = parts.iter().zip(&refused).filter(|(_, refused)| !refused.load(Ordering::Relaxed));
             accepted.into_iter().try_for_each(|(part, _)| writing.by_heads(part))?;
         }
         let refused = refused.into_iter().enumerate().filter(|(_, refused)| refused.load(Ordering::Relaxed));
         Ok(refused.map(|(index, _)| index).collect())
     }
+}
+
+/// Runs all tasks, on the threads that compute the pass; the error of one of them.
+fn try_for_each(tasks: usize, run: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let failed = Mutex::new(Ok(()));
+    crew::for_each(tasks, |task| {
+        if let Err(error) = run(task) {
+            *locked(&failed) = Err(error);
+        }
+    });
+    std::mem::replace(&mut *locked(&failed), Ok(()))
 }
 
 /// Whether no two parts, nor two tokens of one, name the same cell: those of one sequence, in the order of its slots, in blocks that are all others.
