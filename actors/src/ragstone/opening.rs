@@ -9,8 +9,8 @@ use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::catalog::Catalog;
 
 use crate::admission::blocking::beside;
-use crate::models::encoder::ModelEncoder;
 use crate::error::{Error, ErrorKind, Result};
+use crate::models::encoder::ModelEncoder;
 use crate::models::folders::{Folders, Progress};
 use crate::ragstone::loaded_model::LoadedModel;
 use crate::settings::Settings;

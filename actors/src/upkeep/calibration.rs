@@ -44,13 +44,13 @@ use self::search::{Grid, frontier, most_trials, search};
 use self::trial::{Trials, TryWay, cost};
 use crate::admission::blocking::blocking;
 use crate::admission::jobs::{JobKind, Jobs};
+use crate::admission::turns::Turns;
 use crate::answer::blend::{Blend, Calibration, LEAST_PROMPTS, Way};
 use crate::answer::pipeline::Pipeline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::models::language_model::LanguageModel;
 use crate::prefill::Rule;
 use crate::report::Blending;
-use crate::admission::turns::Turns;
 
 /// A file of this name in a model's folder is its calibration, where it is of the same weights.
 pub const FILE_NAME: &str = "calibration.json";

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ragstone_env::lock::locked;
 
 use super::{Calibrator, Inner, gone};
-use crate::error::Result;
 use crate::admission::jobs::{JobKind, Jobs};
+use crate::error::Result;
 
 /// How long the service must have had nothing to do.
 const IDLE: Duration = Duration::from_secs(20);
@@ -70,8 +70,8 @@ mod tests {
 
     use super::*;
     use crate::admission::caller::Caller;
-    use crate::error::Error;
     use crate::admission::turns::{Places, Turns};
+    use crate::error::Error;
 
     #[test]
     fn what_came_and_went_between_two_looks_counts() {
