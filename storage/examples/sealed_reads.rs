@@ -99,7 +99,8 @@ fn make(id: usize) -> Result<Arc<Entry>, Failed> {
     };
     let mut builder = EntryBuilder::new(new)?;
     for _ in 0..LAYERS {
-        let noise = || (0..TOKENS * COLUMNS).flat_map(|_| ((random.random_u64() as u16) & 0x83ff | 0x3c00).to_le_bytes());
+        let noise =
+            || (0..TOKENS * COLUMNS).flat_map(|_| ((random.random_u64() as u16) & 0x83ff | 0x3c00).to_le_bytes());
         let (k, v): (Vec<u8>, Vec<u8>) = (noise().collect(), noise().collect());
         builder.push_layer(&k, &v)?;
     }

@@ -75,8 +75,7 @@ impl Backend for Model {
                 PoolPart { to: *to, k, v }
             })
             .collect();
-        let written =
-            self.profile().time(Part::Place, || pool.write_parts(layer, self.rope(layer), &parts, &|_| true));
+        let written = self.profile().time(Part::Place, || pool.write_parts(layer, self.rope(layer), &parts, &|_| true));
         written.map(drop)
     }
 

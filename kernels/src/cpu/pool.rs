@@ -6,8 +6,8 @@ mod writing;
 
 use std::ops::Range;
 
-use self::writing::Writing;
 pub use self::writing::Part;
+use self::writing::Writing;
 use crate::aligned::{Aligned, SharedMut};
 use crate::backend::Slots;
 use crate::dtype::{KvDtype, bf16_bits, f16_bits};

@@ -61,7 +61,8 @@ mod system {
     pub fn try_real_time() -> Result<(), String> {
         let [runtime, period] = LIMITS.map(|file| std::fs::read_to_string(file).unwrap_or_default());
         super::leaves_room(&runtime, &period)?;
-        let failed = |error: std::io::Error| format!("the system does not let it be real-time ({error}); it takes CAP_SYS_NICE");
+        let failed =
+            |error: std::io::Error| format!("the system does not let it be real-time ({error}); it takes CAP_SYS_NICE");
         let threads = std::fs::read_dir("/proc/self/task").map_err(failed)?;
         let ids = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse::<libc::pid_t>().ok());
         for id in ids {
@@ -96,7 +97,8 @@ fn leaves_room(runtime_us: &str, period_us: &str) -> Result<(), String> {
     match (read(runtime_us), read(period_us)) {
         (Some(runtime), Some(period)) if (1..period).contains(&runtime) => Ok(()),
         (Some(_), Some(_)) => {
-            Err("the system keeps nothing from real-time threads (sched_rt_runtime_us), and the machine could hang".into())
+            Err("the system keeps nothing from real-time threads (sched_rt_runtime_us), and the machine could hang"
+                .into())
         }
         _ => Err("the system does not say what it keeps from real-time threads".into()),
     }
@@ -109,7 +111,9 @@ mod tests {
     #[test]
     fn it_is_tried_only_where_others_keep_some_of_the_processor() {
         assert_eq!(leaves_room("950000\n", "1000000\n"), Ok(()));
-        for (runtime, period) in [("-1", "1000000"), ("1000000", "1000000"), ("0", "1000000"), ("", "1000000"), ("9", "")] {
+        for (runtime, period) in
+            [("-1", "1000000"), ("1000000", "1000000"), ("0", "1000000"), ("", "1000000"), ("9", "")]
+        {
             assert!(leaves_room(runtime, period).is_err(), "{runtime} of {period}");
         }
     }

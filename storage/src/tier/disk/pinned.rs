@@ -63,7 +63,9 @@ mod tests {
             }
             for entry in &entries {
                 let held = tier.open(&entry.header().id()).unwrap().unwrap();
-                kept.extend((0..LAYERS).map(|layer| (held.frame(layer).unwrap(), entry.frames()[layer as usize].clone())));
+                kept.extend(
+                    (0..LAYERS).map(|layer| (held.frame(layer).unwrap(), entry.frames()[layer as usize].clone())),
+                );
             }
         }
         entries.iter().for_each(|entry| assert!(tier.remove(&entry.header().id()).unwrap()));

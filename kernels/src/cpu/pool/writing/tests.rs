@@ -43,9 +43,13 @@ fn one_by_one(layout: KvLayout, rope: &Rope, parts: &[Part<'_>]) -> [Vec<u32>; 2
 #[test]
 fn parts_are_written_with_the_bits_of_single_tokens() {
     let blocks = [7, 2, 5, 0, 1, 8, 3].map(BlockId);
-    for (dtype, head_dim, kv_heads) in
-        [(KvDtype::Bf16, 64, 2), (KvDtype::Bf16, 128, 1), (KvDtype::Bf16, 40, 3), (KvDtype::F16, 64, 2), (KvDtype::F32, 16, 2)]
-    {
+    for (dtype, head_dim, kv_heads) in [
+        (KvDtype::Bf16, 64, 2),
+        (KvDtype::Bf16, 128, 1),
+        (KvDtype::Bf16, 40, 3),
+        (KvDtype::F16, 64, 2),
+        (KvDtype::F32, 16, 2),
+    ] {
         let layout = KvLayout { layers: 2, kv_heads, head_dim, dtype };
         let rope = Rope::from_frequencies((0..head_dim / 2).map(|i| 1.0 / (1 + i) as f32).collect(), 1.0, 2048);
         let ranges = [0..21, 21..64, 64..80, 83..112];
@@ -111,7 +115,8 @@ fn nothing_is_written_where_a_part_names_what_is_not_there() {
     let data = stored(layout, 1, 1);
     let data = KvData::Bytes(layout.dtype, &data);
     let blocks = [BlockId(0)];
-    let part = |slot: &'static [u32]| Part { to: Slots { blocks: &blocks, slots: slot, positions: slot }, k: data, v: data };
+    let part =
+        |slot: &'static [u32]| Part { to: Slots { blocks: &blocks, slots: slot, positions: slot }, k: data, v: data };
     let mut pool = KvPool::new(layout, 9);
     let checked = AtomicBool::new(false);
     let check = |_| checked.fetch_or(true, Ordering::Relaxed);
