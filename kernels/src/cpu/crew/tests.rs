@@ -155,7 +155,10 @@ fn passes_beside_each_other_end() {
                 pass(|| {
                     for tasks in [2, 5, 30] {
                         for_each(tasks, |_| {
-                            rayon::join(|| calls.fetch_add(1, Ordering::SeqCst), || calls.fetch_add(1, Ordering::SeqCst));
+                            rayon::join(
+                                || calls.fetch_add(1, Ordering::SeqCst),
+                                || calls.fetch_add(1, Ordering::SeqCst),
+                            );
                         });
                     }
                 });
