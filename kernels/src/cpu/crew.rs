@@ -1,7 +1,7 @@
 //! The threads that compute a pass together: the one that leads it, and helpers that stay with it from its first loop to its last.
 //!
 //! A decoded token has some two hundred short loops. Handed to rayon one by one, each costs looking for work, giving up the processor and
-//! waking up, and beside another process a time slice of that one: twenty times the pass. So the pool's threads are asked in once a pass. Between two
+//! waking up, and beside another process maybe a time slice of that one. So the pool's threads are asked in once a pass. Between two
 //! loops a helper spins, for a bounded time, then leaves, and is asked in again by the next loop. The leader waits for tasks that
 //! a helper has taken, and for nothing else: a helper that is not running holds nobody up. It spins for them, and sleeps if that
 //! takes long, so that who holds them can have its processor.
