@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ragstone_corpus::{PassageEncoder, Unrelated};
-use ragstone_kernels::{aside, background};
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_kernels::{aside, background};
 use ragstone_storage::Result;
 
 use crate::measured::Measured;

@@ -108,10 +108,11 @@ fn minilm_agrees_with_transformers() {
 #[test]
 fn minilm_in_bf16_finds_what_it_finds_in_f32() {
     let Some(folder) = from_outside("RAGSTONE_EMBEDDER", "folder of all-MiniLM-L6-v2") else { return };
-    let [exact, rounded] =
-        [Precision::F32, Precision::Bf16].map(|precision| SentenceEncoder::load_in(Path::new(&folder), precision).unwrap());
+    let [exact, rounded] = [Precision::F32, Precision::Bf16]
+        .map(|precision| SentenceEncoder::load_in(Path::new(&folder), precision).unwrap());
     let mut rng = fastrand::Rng::with_seed(3);
-    let words: Vec<String> = texts().iter().flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let words: Vec<String> =
+        texts().iter().flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
     let mut text = |most: usize| {
         let len = 3 + rng.usize(..most);
         (0..len).map(|_| words[rng.usize(..words.len())].as_str()).collect::<Vec<_>>().join(" ")
@@ -143,7 +144,9 @@ fn minilm_in_bf16_finds_what_it_finds_in_f32() {
         mixed += nearest(b, &ours.1).iter().filter(|index| first.contains(index)).count();
     }
     let of = 10 * questions.len();
-    println!("cosine {least:.6} at least, similarities {furthest:.5} apart at most, {same} and {mixed} of {of} among the first ten");
+    println!(
+        "cosine {least:.6} at least, similarities {furthest:.5} apart at most, {same} and {mixed} of {of} among the first ten"
+    );
     assert!(least >= 0.9999, "{least}");
     assert!(furthest < 0.01, "{furthest}");
     // Random words are harder to tell apart than texts.

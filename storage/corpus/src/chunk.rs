@@ -19,8 +19,8 @@ use std::ops::Range;
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::scripts;
-use sentences::sentences;
 use ragstone_documents::element::{self, Element};
+use sentences::sentences;
 
 /// A token stands for at most this many bytes. WordPiece calls any word over 100 characters one unknown token; without a
 /// bound, a megabyte of base64 would be one passage, and hundreds of thousands of tokens to the language model.

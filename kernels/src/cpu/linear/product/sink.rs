@@ -77,7 +77,8 @@ impl Sink {
                     for start in (0..width).step_by(TOGETHER) {
                         let mut halves = [0_u16; TOGETHER];
                         for vec in (0..TOGETHER).step_by(V::LANES) {
-                            gelu_of_erf(V::load(sums.as_ptr().add(start + vec))).store_bf16(halves.as_mut_ptr().add(vec));
+                            gelu_of_erf(V::load(sums.as_ptr().add(start + vec)))
+                                .store_bf16(halves.as_mut_ptr().add(vec));
                         }
                         let len = TOGETHER.min(width - start);
                         let to = to.at(places.at(row, panel * PANEL + start));
