@@ -18,8 +18,7 @@ mod search;
 mod trial;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::Stream;
 use ragstone_corpus::{Corpus, Scope};
