@@ -203,13 +203,8 @@ impl KvStore {
             move |job: &Job| drop(tiers.write(tier, &job.entry, job.planned_in))
         };
         let to_disk = WriteBehind::start("kv-to-disk", 1, WRITE_BEHIND_BYTES, writer(Tier::Disk))?;
-        let (to_object, uploads) = match tiers.object.is_some() {
-            true => {
-                let (queue, uploads) = uploads::start(&tiers, &uses.catalog, fingerprint)?;
-                (Some(queue), Some(uploads))
-            }
-            false => (None, None),
-        };
+        let uploading = tiers.object.is_some().then(|| uploads::start(&tiers, &uses.catalog, fingerprint));
+        let (to_object, uploads) = uploading.transpose()?.unzip();
         Ok(Self(Arc::new(Inner {
             fingerprint,
             tiers,

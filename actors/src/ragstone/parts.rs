@@ -70,16 +70,14 @@ impl Parts {
         let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
             self;
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
-        let layout = model.kv_layout();
-        let device = device(&settings, &model)?;
+        let (layout, device) = (model.kv_layout(), device(&settings, &model)?);
         store.set_device(device.clone());
         let engine = engine(&model, device.clone(), &settings, env.clone())?;
         let (queued, processors) = (settings.max_queued, Turns::at_processors(env.clone()));
         let retriever = retriever(queued, &corpus, &processors, &runtime);
         let runner = runner(queued, &store, device, &engine, &runtime);
         let evictor = evictor(queued, &store, layout, &runtime);
-        let background = background(&runner, &evictor, &runtime);
-        let jobs = Jobs::new(runtime.clone());
+        let (background, jobs) = (background(&runner, &evictor, &runtime), Jobs::new(runtime.clone()));
         collect(&settings, object.as_ref(), (&env, &jobs, &runtime));
         let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let (prompt, context) = (settings.prompt.clone(), engine.context());

@@ -136,6 +136,16 @@ pub(crate) struct Inner {
     pub quiet: Mutex<Seen>,
 }
 
+fn check_enough(prompts: usize, wanted: usize) -> Result<()> {
+    if prompts >= LEAST_PROMPTS.max(wanted / 2) {
+        return Ok(());
+    }
+    let message = format!(
+        "only {prompts} of {wanted} prompts have two passages and fit the model's context; give more or shorter passages"
+    );
+    Err(Error::new(ErrorKind::InvalidInput, message))
+}
+
 impl Calibrator {
     pub(crate) fn new(inner: Inner) -> Self {
         Self(Arc::new(inner))
@@ -228,15 +238,8 @@ impl Calibrator {
         // As many passages as a question has, unless somebody says which.
         let most = if wanted.questions.is_empty() { pipeline.manner.passages.max(2) } else { usize::MAX };
         let prompts = prompts::prompts(pipeline, &asked, (wanted.prompts, most), context).await?;
-        if prompts.len() < LEAST_PROMPTS.max(wanted.prompts / 2) {
-            let message = format!(
-                "only {} of {} prompts have two passages and fit the model's context; give more or shorter passages",
-                prompts.len(),
-                wanted.prompts
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
         let count = prompts.len();
+        check_enough(count, wanted.prompts)?;
         let fillers = pipeline.known.fillers().clone();
         let all = self.ways(&wanted, fillers.segments().len())?;
         let end_tokens = pipeline.assembler.tokenizer().eos_ids().to_vec();

@@ -39,9 +39,8 @@ pub use random::random_parts;
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
-/// Rows and values that a thread takes at a time of what is not a product.
+/// Rows that a thread takes at a time of what is not a product.
 const ROWS_PER_TASK: usize = 16;
-const VALUES_PER_TASK: usize = 1 << 14;
 
 /// The K and V of some tokens in one layer, `[tokens, kv_heads * head_dim]` each: K after its norm, before rotation;
 /// both rounded to the layout's dtype.
@@ -227,7 +226,7 @@ impl Model {
                 self.profile.time(profile::Part::Project, || {
                     weights.v.forward(&*normed, Output::Store(v));
                     self.add_low_rank(adapted.and_then(|pairs| pairs.v.as_ref()), entering, v, &mut scratch.low);
-                    self.round(k, v);
+                    elementwise::round(self.kv_dtype, k, v);
                 });
             }
         });
@@ -292,8 +291,7 @@ impl Model {
             self.profile.time(profile::Part::Logits, || self.head.forward(&scratch.normed, logits));
         });
         if self.config.logits_scale != 1.0 {
-            let scale = |logits: &mut [f32]| logits.iter_mut().for_each(|logit| *logit *= self.config.logits_scale);
-            crew::for_each_part(out.as_mut_slice().chunks_mut(VALUES_PER_TASK), |_, logits| scale(logits));
+            elementwise::scale(out.as_mut_slice(), self.config.logits_scale);
         }
         out
     }
@@ -404,16 +402,6 @@ impl Model {
                 });
             }
         });
-    }
-
-    /// Rounds fresh K and V to the type that they are kept in.
-    fn round(&self, k: &mut [f32], v: &mut [f32]) {
-        let parts = [k, v].into_iter().flat_map(|values| values.chunks_mut(VALUES_PER_TASK));
-        match parts.collect::<Vec<_>>() {
-            // A decode step's: less than a second thread costs.
-            few if few.len() <= 2 => few.into_iter().for_each(|values| self.kv_dtype.round(values)),
-            parts => crew::for_each_part(parts.into_iter(), |_, values| self.kv_dtype.round(values)),
-        }
     }
 
     fn norm(&self, from: &[f32], norm: &Norm, format: Format, to: &mut Activations) {

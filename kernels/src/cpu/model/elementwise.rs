@@ -2,6 +2,7 @@
 
 use crate::activation::gelu;
 use crate::crew;
+use crate::dtype::KvDtype;
 use crate::simd::{self, Kernel, Path, Vector};
 
 /// Values that one thread takes at a time.
@@ -16,6 +17,23 @@ pub(super) fn rms_norm(values: &mut [f32], weight: &[f32], epsilon: f32) {
             simd::dispatch(Path::best(), RmsNorm { from: None, row, weight, epsilon });
         }
     });
+}
+
+/// Multiplies each value.
+pub(super) fn scale(values: &mut [f32], by: f32) {
+    crew::for_each_part(values.chunks_mut(VALUES_PER_TASK), |_, values| {
+        values.iter_mut().for_each(|value| *value *= by)
+    });
+}
+
+/// Rounds fresh K and V to the type that they are kept in.
+pub(super) fn round(dtype: KvDtype, k: &mut [f32], v: &mut [f32]) {
+    let parts = [k, v].into_iter().flat_map(|values| values.chunks_mut(VALUES_PER_TASK));
+    match parts.collect::<Vec<_>>() {
+        // A decode step's: less than a second thread costs.
+        few if few.len() <= 2 => few.into_iter().for_each(|values| dtype.round(values)),
+        parts => crew::for_each_part(parts.into_iter(), |_, values| dtype.round(values)),
+    }
 }
 
 /// A norm of rows, with its weights.
