@@ -52,7 +52,7 @@ async fn deleted_meanwhile(documents: Vec<Document>, is_made_anew: bool) -> (Res
     until_hit(&env, "corpus.embed").await;
     corpus.delete_collection("c", &()).await.unwrap();
     if is_made_anew {
-        env.set_fail_point("corpus.embed", FailMode::Hang, 2);
+        env.set_fail_point("corpus.embed", FailMode::Hang, 1_000);
         upsert(&corpus, &texts(&["owl"])).await;
     }
     env.set_fail_point("corpus.embed", FailMode::Off, 1);
@@ -84,7 +84,7 @@ async fn every_group_of_an_upsert_sees_what_others_stored_meanwhile() {
     let documents = (0..150).map(|n| document(&format!("d{n}"), &format!("Number {n}."))).collect();
     let slow = spawn_upsert(&corpus, documents);
     until_hit(&env, "corpus.embed").await;
-    env.set_fail_point("corpus.embed", FailMode::Hang, 2);
+    env.set_fail_point("corpus.embed", FailMode::Hang, 1_000);
     upsert(&corpus, &[document("d100", "Number 100."), document("d149", "Another number.")]).await;
     env.set_fail_point("corpus.embed", FailMode::Off, 1);
     let UpsertReport { documents_added, documents_replaced, documents_unchanged, .. } = slow.await.unwrap().unwrap();
@@ -104,7 +104,7 @@ async fn an_upsert_sees_what_others_stored_while_it_computed() {
     let slow = spawn_upsert(&corpus, texts(&["lamp", "mill", "owl"]));
     until_hit(&env, "corpus.embed").await;
     // Calls of the embedding model go through from here on, but for the one that hangs.
-    env.set_fail_point("corpus.embed", FailMode::Hang, 2);
+    env.set_fail_point("corpus.embed", FailMode::Hang, 1_000);
     upsert(&corpus, &[texts(&["lamp"]), vec![document("mill", "Another text.")]].concat()).await;
     env.set_fail_point("corpus.embed", FailMode::Off, 1);
     let slow = slow.await.unwrap().unwrap();
