@@ -392,7 +392,9 @@ mod tests {
             assert!(result.p50_ms > 0.0 && result.p95_ms >= result.p50_ms && result.per_s.least > 0.0, "{result:?}");
             assert!(result.of_one_client.is_some() && result.parts_ms.reading > 0.0, "{result:?}");
             let Parts { embedding, vectors, words, .. } = result.parts_ms;
-            assert_eq!((embedding > 0.0, vectors > 0.0), (result.mode != SearchMode::FullText, embedding > 0.0));
+            // By words a question is embedded, too: whether anything was found is judged by its similarity.
+            assert!(embedding > 0.0, "{result:?}");
+            assert_eq!(vectors > 0.0, result.mode != SearchMode::FullText);
             assert_eq!(words > 0.0, result.mode != SearchMode::Vector);
         }
         let again = measured(folder.path(), &options).await;
