@@ -85,7 +85,8 @@ impl Uploads {
         for id in catalog.uploads(&model)?.into_iter().take(MOST_OWED) {
             state.add(id, 0);
         }
-        state.hurries = true;
+        // What was noted before the start is tried at once; what fails now waits.
+        state.hurries = !state.entries.is_empty();
         let owed = Arc::new(Owed { catalog, model, state: Mutex::new(state), changed: Condvar::new() });
         let shared = Arc::clone(&owed);
         let thread = Env::spawn("kv-upload-again", move || shared.work(&pay))?;
