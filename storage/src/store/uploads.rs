@@ -178,7 +178,8 @@ impl Owed {
             tracing::warn!(key = %id.key, %error, "an upload is tried once more after a restart");
         }
         let mut state = locked(&self.state);
-        state.order.retain(|key| *key != id.key);
+        // It stands first: nobody else takes any out, and what comes goes behind.
+        state.order.pop_front();
         if is_paid {
             state.failures = 0;
             state.entries.remove(&id.key);
