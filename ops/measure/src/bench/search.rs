@@ -392,8 +392,8 @@ mod tests {
             assert!(result.p50_ms > 0.0 && result.p95_ms >= result.p50_ms && result.per_s.least > 0.0, "{result:?}");
             assert!(result.of_one_client.is_some() && result.parts_ms.reading > 0.0, "{result:?}");
             let Parts { embedding, vectors, words, .. } = result.parts_ms;
-            // By words a question is embedded, too: whether anything was found is judged by its similarity.
-            assert!(embedding > 0.0, "{result:?}");
+            // By words nothing is embedded; what its part has is a look at the clock.
+            assert!(embedding > 0.0 || result.mode == SearchMode::FullText, "{result:?}");
             assert_eq!(vectors > 0.0, result.mode != SearchMode::FullText);
             assert_eq!(words > 0.0, result.mode != SearchMode::Vector);
         }
