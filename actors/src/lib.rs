@@ -4,7 +4,7 @@
 //! the device. Decisions are made by pure functions of `storage`; arithmetic is done by `kernels`.
 //!
 //! Each of these knows those before it alone (`tests/it/tree.rs` holds them to it): [`worker`], [`admission`], [`report`],
-//! [`retrieval`], [`fusion`], [`prefill`], [`question`], [`eviction`], [`engine`], [`models`], [`settings`], [`answer`],
+//! [`retrieval`], [`fusion`], [`prefill`], [`question`], [`upstream`], [`eviction`], [`engine`], [`models`], [`settings`], [`answer`],
 //! [`upkeep`], [`ragstone`]. The four actors are [`retrieval`], [`fusion`], [`prefill`] and [`eviction`].
 
 pub mod admission;
@@ -21,6 +21,7 @@ pub mod retrieval;
 pub mod settings;
 pub mod speculation;
 pub mod upkeep;
+pub mod upstream;
 pub mod worker;
 
 pub use admission::caller::Caller;
@@ -44,8 +45,8 @@ pub use report::nothing_found::{Answered, MinSimilarity, NothingFound, OnNothing
 pub use report::plans::PlanRecord;
 pub use report::read_prompt::{ReadPrompt, ReadToken, Score};
 pub use report::{
-    Alternative, Answer, ArrangementReport, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport,
-    RoundReport, TokenEvent, Usage,
+    Alternative, Answer, ArrangementReport, Drafts, EngineReport, Event, Finish, FinishReason, RerankReport,
+    RerankedBy, ReuseReport, RoundReport, TokenEvent, Usage,
 };
 pub use retrieval::MAX_QUERY_BYTES;
 pub use settings::Settings;

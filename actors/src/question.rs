@@ -56,6 +56,9 @@ pub struct Question {
     pub explain: bool,
     /// What counts as the root; `Whole` but where that is measured.
     pub root: RootCut,
+    /// What a request says of sampling, forms and calls, as it is written there: for an engine elsewhere, which has its own defaults. `None`
+    /// where this process answers, or no request asked.
+    pub said: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Separates tenants: it is part of every KV key, so one tenant's entries never serve another. See [`check_tenant`].
     pub tenant: String,
     /// Who asks: callers have equal shares, tenants of one caller have, too.
@@ -225,6 +228,7 @@ impl Question {
             selection: None,
             explain: false,
             root: RootCut::Whole,
+            said: None,
             tenant: String::new(),
             caller: Caller::default(),
             deadline: Duration::from_secs(60),

@@ -15,12 +15,8 @@ use std::time::Duration;
 use ragstone_corpus::{Corpus, UpToDate};
 use ragstone_env::Env;
 use ragstone_env::damage::Damage;
-use ragstone_kernels::chat::Date;
-use ragstone_kernels::chat::calls::CallForm;
-use ragstone_kernels::chat::thoughts::Thinking;
 use ragstone_kernels::cross_encoder::CrossEncoder;
 use ragstone_kernels::generation::GenerationDefaults;
-use ragstone_kernels::grammar::GrammarSpec;
 use ragstone_kernels::memory::{self, Work};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
@@ -61,6 +57,7 @@ use crate::upkeep::nodes::Joined;
 use crate::upkeep::renewal::{self, Renewer};
 use crate::upkeep::schemas::Schemas;
 use crate::upkeep::warm::Warmer;
+use crate::upstream::Upstream;
 
 /// How long background work may take to end.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
@@ -142,6 +139,7 @@ impl Ragstone {
         })
         .await?;
         let (catalog, loaded, known, store, object, encoder, reranker) = opened;
+        let upstream = Upstream::connect(&settings.upstream()).await?.map(Arc::new);
         let passages = ModelEncoder::new(
             encoder.clone(),
             loaded.tokenizer.clone(),
@@ -167,6 +165,7 @@ impl Ragstone {
             encoder,
             reranker,
             model_id: folders.model_id,
+            upstream,
             runtime,
         };
         let inner = parts.start(joined)?;
@@ -213,36 +212,6 @@ impl Ragstone {
     /// `Overloaded`.
     pub fn check_room(&self, caller: Caller) -> Result<()> {
         self.inner.pipeline.check_room(caller)
-    }
-
-    /// Compiles a grammar, so that one that is wrong is refused before anything is asked; the question then finds it compiled.
-    ///
-    /// # Errors
-    /// `InvalidInput` for one that is wrong or too large.
-    pub async fn check_grammar(&self, spec: &Arc<GrammarSpec>, caller: Caller, deadline: Duration) -> Result<()> {
-        self.inner.pipeline.assembler.constraint(spec, caller, deadline_after(deadline)).await.map(drop)
-    }
-
-    /// How the model writes calls of tools; `None` where its chat template knows none.
-    pub fn call_form(&self) -> Option<CallForm> {
-        self.inner.pipeline.assembler.call_form()
-    }
-
-    /// How the model thinks before it answers, told to or not to ([`Input::Chat::thinks`](crate::Input)); `None` where its chat template knows
-    /// no thoughts.
-    pub fn thinking(&self, thinks: Option<bool>) -> Option<Thinking> {
-        self.inner.pipeline.assembler.thinking(thinks)
-    }
-
-    /// What tells one chat template from others; `None`: the model has none.
-    pub fn chat_template(&self) -> Option<String> {
-        self.inner.pipeline.assembler.chat_template().map(|(identity, _)| identity)
-    }
-
-    /// The date, where the chat template may write it into prompts.
-    pub fn date_in_prompts(&self) -> Option<Date> {
-        let (_, may_tell_date) = self.inner.pipeline.assembler.chat_template()?;
-        may_tell_date.then(|| self.inner.pipeline.today())
     }
 
     /// Answers a question, once. Returns when its first token is there.

@@ -6,6 +6,7 @@ pub mod grounding;
 pub mod nothing_found;
 pub(crate) mod plans;
 pub mod read_prompt;
+mod rerank;
 
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
@@ -14,6 +15,7 @@ use ragstone_storage::tier::Tier;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::rerank::{RerankReport, RerankedBy};
 use self::{citation::Citation, grounding::Grounding, nothing_found::NothingFound};
 use crate::speculation::Speculation;
 
@@ -146,6 +148,9 @@ pub struct ReuseReport {
     pub drafts: Option<Drafts>,
     /// Segment by segment, in prompt order.
     pub segments: Vec<SegmentReport>,
+    /// The engine that answered, where it is not this process's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineReport>,
     /// How what was found was put in order, where that was asked for; of several rounds, all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerank: Option<RerankReport>,
@@ -168,33 +173,13 @@ pub struct ReuseReport {
     pub ttft: Ttft,
 }
 
-/// How passages were put in order.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-pub struct RerankReport {
-    /// Who did it.
-    pub by: RerankedBy,
-    /// Passages that were looked at.
-    pub candidates: u32,
-    /// Tokens that were read for it.
-    pub prompt_tokens: u32,
-    /// Of those, what was stored bit for bit or on the device already; none of a cross-encoder's.
-    pub cached_tokens: u32,
-    /// What it took.
-    pub ms: f64,
-}
-
-impl RerankReport {
-    /// Of two searches of one question.
-    pub(crate) fn sum(before: Option<Self>, after: Option<Self>) -> Option<Self> {
-        let (Some(a), Some(b)) = (before, after) else { return before.or(after) };
-        Some(Self {
-            by: a.by,
-            candidates: a.candidates + b.candidates,
-            prompt_tokens: a.prompt_tokens + b.prompt_tokens,
-            cached_tokens: a.cached_tokens + b.cached_tokens,
-            ms: a.ms + b.ms,
-        })
-    }
+/// What an engine elsewhere says of an answer; what was found in its cache counts as exact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EngineReport {
+    /// The model that it answered with.
+    pub model: String,
+    /// Tokens of the prompt that were in its cache; `None`: it has not said, or does not.
+    pub cached_tokens: Option<u32>,
 }
 
 /// How passages were put in order so that more of the prompt is stored.
@@ -401,26 +386,6 @@ pub struct Ttft {
     pub compute_ms: f64,
     /// Waiting for a layer that was not loaded in time: what the overlap did not hide.
     pub load_wait_ms: f64,
-}
-
-/// Who puts passages in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RerankedBy {
-    /// The cross-encoder that is configured.
-    CrossEncoder,
-    /// The language model, by how likely it says yes rather than no.
-    Model,
-}
-
-impl RerankedBy {
-    /// As metrics have it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CrossEncoder => "cross_encoder",
-            Self::Model => "model",
-        }
-    }
 }
 
 /// Whether prompts are blended, and by what right.

@@ -26,6 +26,7 @@ use crate::models::language_model::Device;
 use crate::prefill::Rule;
 use crate::question::prompt::PromptFormat;
 use crate::report::nothing_found::{MinSimilarity, OnNothingFound};
+use crate::upstream::UpstreamOptions;
 
 pub use table::{Definition, TABLE, check};
 
@@ -160,6 +161,12 @@ pub struct Settings {
     pub load_timeout_ms: u64,
     /// Seconds a request may take.
     pub deadline_s: u64,
+    /// The engine elsewhere that answers in the place of this process's model, such as `http://127.0.0.1:8000`; none given: this one does.
+    pub engine: Option<String>,
+    /// The model that is asked there; none given: the only one that it serves.
+    pub engine_model: Option<String>,
+    /// Where that engine's API key stands, as `file:PATH` or `env:VARIABLE`; none given: it wants none.
+    pub engine_key: Option<String>,
     /// Where the language model computes.
     pub device: Device,
     /// Compute threads; none given takes every core.
@@ -234,6 +241,9 @@ impl Default for Settings {
             reorder_window: 32,
             load_timeout_ms: 5000,
             deadline_s: 120,
+            engine: None,
+            engine_model: None,
+            engine_key: None,
             threads: None,
             numa: Numa::default(),
             weights: None,
@@ -292,6 +302,7 @@ impl Settings {
             return bad("object_accept_unsealed", "has no meaning without `object_keys`: nothing is sealed then");
         }
         self.tenant_quota()?;
+        self.upstream().validate()?;
         self.prompt.validate()
     }
 
@@ -342,8 +353,13 @@ impl Settings {
         Ok(Quota(read.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()))
     }
 
-    /// How the engine runs.
-    pub fn engine(&self) -> EngineOptions {
+    /// The engine elsewhere, where there is one.
+    pub fn upstream(&self) -> UpstreamOptions {
+        UpstreamOptions { url: self.engine.clone(), model: self.engine_model.clone(), key: self.engine_key.clone() }
+    }
+
+    /// How the engine of this process runs.
+    pub fn engine_options(&self) -> EngineOptions {
         EngineOptions {
             max_queued: self.max_queued,
             max_batch: self.max_batch,

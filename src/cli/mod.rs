@@ -79,6 +79,8 @@ struct Global {
     reranker: Option<String>,
     #[arg(long, global = true, hide_short_help = true)]
     offline: bool,
+    #[arg(long, global = true, hide_short_help = true, value_name = "URL")]
+    engine: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_name = "DEVICE")]
     device: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_name = "N")]
@@ -238,6 +240,7 @@ impl Cli {
             allow_anyone,
             keys,
             offline: global.offline.then_some(true),
+            engine: global.engine,
             device: global.device,
             threads: global.threads,
             numa: global.numa,

@@ -14,6 +14,7 @@ mod cuda;
 mod damage;
 mod default_model;
 mod doctor;
+mod engine;
 mod eval;
 mod events;
 mod exactness;

@@ -210,6 +210,8 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
@@ -241,6 +243,7 @@ impl Flags {
             ("--adapter", self.adapter.is_some()),
             ("--embedder", self.embedder.is_some()),
             ("--reranker", self.reranker.is_some()),
+            ("--engine", self.engine.is_some()),
             ("--device", self.device.is_some()),
             ("--threads", self.threads.is_some()),
             ("--numa", self.numa.is_some()),
@@ -285,7 +288,13 @@ impl Config {
 
     fn validate(&self) -> Result<()> {
         self.surface.validate()?;
-        self.settings.validate()
+        self.settings.validate()?;
+        if self.settings.upstream().is_set() && (self.surface.model.is_some() || self.surface.adapter.is_some()) {
+            let message = "settings `model` and `adapter` are of this process's model, and `engine` names one elsewhere that answers: leave one \
+                           out; what that engine is to answer with is `engine_model`";
+            return Err(Error::invalid_input(message));
+        }
+        Ok(())
     }
 
     /// The data folder's path.
@@ -459,6 +468,9 @@ mod tests {
             ("kernels = \"sse\"", "avx512bf16"),
             ("weights = \"q3\"", "`weights`"),
             ("numa = \"on\"", "`numa`"),
+            ("engine = \"localhost\"", "`engine`"),
+            ("engine_model = \"m\"", "`engine_model`"),
+            ("engine = \"http://a\"\nmodel = \"m\"", "`engine_model`"),
         ] {
             let file = file(text);
             let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();

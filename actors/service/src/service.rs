@@ -2,7 +2,7 @@
 //! it may use when no service is up. So every command speaks to the store in one way.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ragstone_actors::models::language_model::Device;
 use ragstone_actors::{Folders, Progress as Loading, Ragstone};
 use ragstone_env::Env;
 use ragstone_models::embedder_source::{self, EmbedderFolder};
-use ragstone_models::model_source;
+use ragstone_models::model_source::{self, ModelFolder};
 use ragstone_terminal::progress::{Progress, Unit};
 
 use crate::config::{Config, KeyMode};
@@ -82,7 +82,7 @@ impl Service {
     pub async fn open(&self) -> Result<()> {
         let surface = &self.config.surface;
         let models = self.held.path().join("models");
-        let model = model_source::find(surface.model.as_deref(), surface.offline, &models).await?;
+        let model = self.find_model(&models).await?;
         let data = self.held.path();
         let adapter = model_source::adapter::find(
             surface.adapter.as_deref(),
@@ -126,10 +126,10 @@ impl Service {
         let (days, most_bytes) = (surface.responses_days, surface.responses_bytes);
         let conversations = Conversations::new(data, days, most_bytes, self.state.env.clone());
         let opened = Opened {
+            model_id: ragstone.model().id.clone(),
             ragstone,
             ingestor,
             conversations: conversations.clone(),
-            model_id: model.id,
             embedder_id: embedder.id,
             reranker_id,
             context,
@@ -156,6 +156,16 @@ impl Service {
             tokio::spawn(async move { corpus.renew_word_indexes().await });
         }
         Ok(())
+    }
+
+    /// The language model's folder. Where an engine elsewhere answers, that of the smallest one: nobody asks it.
+    async fn find_model(&self, models: &Path) -> Result<ModelFolder> {
+        let surface = &self.config.surface;
+        if !self.config.settings.upstream().is_set() {
+            return model_source::find(surface.model.as_deref(), surface.offline, models).await;
+        }
+        let demo = model_source::find(Some(model_source::DEMO_ID), true, models).await?;
+        Ok(ModelFolder { note: None, ..demo })
     }
 
     async fn warn_of_keys(&self, ragstone: &Ragstone) {

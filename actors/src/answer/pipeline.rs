@@ -12,6 +12,7 @@ mod reading;
 pub(crate) mod rerank;
 mod rounds;
 mod search;
+mod upstream;
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -58,6 +59,7 @@ use crate::report::{RerankReport, ReuseReport, RoundReport, Ttft};
 use crate::retrieval::Retriever;
 use crate::settings::Settings;
 use crate::speculation::{Hold, Speculation, Times};
+use crate::upstream::Upstream;
 use crate::worker::Supervised;
 
 /// A prompt that took more than so many times its own part of the passes shared them with others.
@@ -72,6 +74,8 @@ pub(crate) struct Pipeline {
     pub known: Known,
     pub env: Env,
     pub assembler: Assembler,
+    /// The engine that answers in the place of this one; `None`: there is no other.
+    pub upstream: Option<Arc<Upstream>>,
     pub engine: Engine,
     pub store: KvStore,
     pub admission: Places,
@@ -159,6 +163,9 @@ type Output = (mpsc::Receiver<Decoded>, Arc<DraftCounts>);
 impl Pipeline {
     /// Answers `question`, as often as it wants. Returns when its first token is there.
     pub(crate) async fn answer(&self, question: Question) -> Result<Vec<AnswerStream>> {
+        if let Some(upstream) = &self.upstream {
+            return self.answer_upstream(upstream, question).await;
+        }
         let arrived = Stopwatch::start();
         let deadline = deadline_after(question.deadline);
         let admission = Arc::new(self.admit(&question)?);

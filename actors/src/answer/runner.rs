@@ -20,6 +20,7 @@ use crate::prefill::Interruption;
 use crate::prefill::{PrefillError, Selection};
 use crate::report::Without;
 use crate::speculation::Hold;
+use crate::upstream::Upstream;
 use crate::worker::Supervised;
 
 /// How often a prompt is planned again because another one broke a pass that they shared.
@@ -34,6 +35,8 @@ pub(crate) struct Runner {
     pub fusor: Supervised<Fusor>,
     pub prefiller: Supervised<Prefiller>,
     pub store: KvStore,
+    /// The engine that answers in the place of this one: then nothing runs here.
+    pub upstream: Option<Arc<Upstream>>,
 }
 
 /// A prompt to run.
@@ -93,6 +96,9 @@ impl Runner {
         run: &Run,
         decode: impl Fn(&LoadPlan, &[u32]) -> (Vec<DecodeSpec>, T),
     ) -> Result<Ran<T>> {
+        if let Some(upstream) = &self.upstream {
+            return Err(upstream.not_here());
+        }
         let Run { segments, caller, tenant, selection, urgency, deadline, .. } = run;
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (mut options, mut on_device) = (run.options, run.goes_on_device());

@@ -22,6 +22,7 @@ use crate::report::grounding::{self, Grounding};
 use crate::report::nothing_found::{Answered, NothingFound};
 use crate::report::read_prompt::ReadPrompt;
 use crate::report::{Alternative, Answer, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+use crate::upstream::Heard;
 
 /// An answer whose prompt is prefilled. Dropping it cancels the request.
 pub struct AnswerStream {
@@ -143,6 +144,10 @@ impl AnswerStream {
                     self.end_token = Some(self.told(&sampled, name));
                     Ok(())
                 }
+                Some(Decoded::Elsewhere(heard)) => {
+                    self.hear(heard);
+                    Ok(())
+                }
                 Some(Decoded::End(reason)) => self.end(reason),
                 Some(Decoded::Failed(error)) => return Some(self.fail(error)),
                 None => {
@@ -184,6 +189,29 @@ impl AnswerStream {
             self.finish(FinishReason::Stop);
         }
         Ok(())
+    }
+
+    /// What an engine elsewhere says: it has its own tokens, and counts them at the end.
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Text(text) => {
+                self.completion_tokens += 1;
+                self.note(&text);
+                self.ready.push_back(Event::Tail(text));
+            }
+            Heard::Token(token) => {
+                self.completion_tokens += 1;
+                self.note(&token.text);
+                self.ready.push_back(Event::Token(token));
+            }
+            Heard::Usage(usage) => {
+                (self.prompt_tokens, self.completion_tokens) = (usage.prompt_tokens, usage.completion_tokens);
+                self.meter.prompt(u64::from(usage.prompt_tokens));
+                self.report = std::mem::take(&mut self.report).with_usage(usage);
+            }
+            // It comes as an end.
+            Heard::End(_) => {}
+        }
     }
 
     fn note(&mut self, text: &str) {

@@ -22,6 +22,11 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
+    /// That of an engine elsewhere, whose model nobody here knows; `top_k` is what the settings say.
+    pub fn of_any(top_k: Option<usize>) -> Self {
+        Self { passages: top_k.unwrap_or(PASSAGES), is_best_last: false, circles: false }
+    }
+
     /// That of a model; `top_k` is what the settings say.
     pub fn of(model: &ModelConfig, top_k: Option<usize>) -> Self {
         let is_small = model.experts.is_none() && SMALL.contains(&weights(model));

@@ -74,6 +74,11 @@ impl PromptFormat {
         fill(form, &[("{question}", question)])
     }
 
+    /// A user's words in a prompt that asks for an answer.
+    pub(crate) fn render_answer(&self, question: &str) -> String {
+        self.render_question(Task::Answer, question)
+    }
+
     /// A passage's text in the prompt, separators included.
     pub fn render_passage(&self, title: &str, text: &str) -> String {
         fill(&self.passage, &[("{title}", title), ("{text}", text)])

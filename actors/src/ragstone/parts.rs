@@ -47,6 +47,7 @@ use crate::upkeep::nodes::Joined;
 use crate::upkeep::renewal::Renewer;
 use crate::upkeep::schemas::Schemas;
 use crate::upkeep::warm::Warmer;
+use crate::upstream::Upstream;
 use crate::worker::Supervised;
 
 /// Everything that was opened, ready to be put to work.
@@ -62,24 +63,29 @@ pub(super) struct Parts {
     pub encoder: Arc<SentenceEncoder>,
     pub reranker: Option<Arc<CrossEncoder>>,
     pub model_id: String,
+    pub upstream: Option<Arc<Upstream>>,
     pub runtime: Handle,
 }
 
 impl Parts {
     pub fn start(self, joined: Option<Joined>) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
-            self;
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, .. } = self;
+        let (encoder, reranker, model_id, upstream, runtime) =
+            (self.encoder, self.reranker, self.model_id, self.upstream, self.runtime);
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
         let (layout, device) = (model.kv_layout(), device(&settings, &model)?);
         store.set_device(device.clone());
         let engine = engine(&model, device.clone(), &settings, env.clone())?;
         let (queued, processors) = (settings.max_queued, Turns::at_processors(env.clone()));
         let retriever = retriever(queued, &corpus, &processors, &runtime);
-        let runner = runner(queued, &store, device, &engine, &runtime);
+        let runner = runner(queued, &store, device, &engine, (&upstream, &runtime));
         let evictor = evictor(queued, &store, layout, &runtime);
         let (background, jobs) = (background(&runner, &evictor, &runtime), Jobs::new(runtime.clone()));
         collect(&settings, object.as_ref(), (&env, &jobs, &runtime));
-        let status = model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
+        let status = match &upstream {
+            Some(upstream) => upstream.status(),
+            None => model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest)),
+        };
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
         let quotas = Quotas::open(catalog.clone(), store.clone(), &env, settings.tenant_quota()?)?;
@@ -88,7 +94,11 @@ impl Parts {
             beginning: Turns::at_questions(queued, begun_at_once(&model, settings.max_batch), env.clone()),
             assembler,
             engine: engine.clone(),
-            manner: Manner::of(model.config(), settings.top_k),
+            manner: match &upstream {
+                Some(_) => Manner::of_any(settings.top_k),
+                None => Manner::of(model.config(), settings.top_k),
+            },
+            upstream,
             settings,
             known,
             env,
@@ -179,8 +189,8 @@ fn begun_at_once(model: &LanguageModel, max_batch: usize) -> usize {
 /// The engine on the model's device.
 fn engine(model: &LanguageModel, tier: DeviceTier, settings: &Settings, env: Env) -> Result<Engine> {
     match model {
-        LanguageModel::Cpu(model) => Engine::start(model.clone(), tier, settings.engine(), env),
-        LanguageModel::Cuda(model) => Engine::start(model.clone(), tier, settings.engine(), env),
+        LanguageModel::Cpu(model) => Engine::start(model.clone(), tier, settings.engine_options(), env),
+        LanguageModel::Cuda(model) => Engine::start(model.clone(), tier, settings.engine_options(), env),
     }
 }
 
@@ -212,12 +222,18 @@ fn evictor(queued: usize, store: &KvStore, layout: KvLayout, runtime: &Handle) -
 }
 
 /// The workers that load and prefill.
-fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, runtime: &Handle) -> Runner {
+fn runner(
+    queued: usize,
+    store: &KvStore,
+    device: DeviceTier,
+    engine: &Engine,
+    (upstream, runtime): (&Option<Arc<Upstream>>, &Handle),
+) -> Runner {
     let (s, r, e) = (store.clone(), runtime.clone(), engine.clone());
     let ahead = ReadAhead::default();
     let fusor = Supervised::start(2 * queued, move || Fusor::new(s.clone(), device.clone(), r.clone(), ahead.clone()));
     let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
-    Runner { fusor, prefiller, store: store.clone() }
+    Runner { fusor, prefiller, store: store.clone(), upstream: upstream.clone() }
 }
 
 fn model_status(id: String, model: &LanguageModel, (fingerprint, weights): (&Fingerprint, &str)) -> ModelStatus {

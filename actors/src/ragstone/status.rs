@@ -8,7 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::admission::jobs::JobsStatus;
 use crate::answer::blend::Blend;
 use crate::engine::status::DeviceStatus;
+use crate::upstream::Upstream;
 use crate::worker::WorkerStatus;
+
+/// Tokens of a context, of an engine that does not tell its own.
+const CONTEXT: usize = 32 << 10;
 
 /// The language model, for people.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +32,19 @@ pub struct ModelStatus {
     pub weight_bytes: usize,
     /// Bytes of one token's stored KV over all layers.
     pub kv_bytes_per_token: usize,
+}
+
+impl Upstream {
+    /// As far as anything is known of its model.
+    pub(super) fn status(&self) -> ModelStatus {
+        let served = self.served();
+        ModelStatus {
+            id: served.id.clone(),
+            architecture: format!("of the engine at {}", self.base()),
+            context: served.context.unwrap_or(CONTEXT),
+            ..ModelStatus::default()
+        }
+    }
 }
 
 /// A snapshot for `cache status`, readiness and metrics.

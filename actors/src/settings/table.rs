@@ -254,6 +254,16 @@ pub const TABLE: &[Definition] = &[
     ),
     setting("load_timeout_ms", "Milliseconds that a layer of stored KV may take to load; then its passage is computed.").at_least(1),
     setting(
+        "engine",
+        "The engine elsewhere that answers in the place of this process's model, such as `http://127.0.0.1:8000`: vLLM, SGLang, llama.cpp, whatever \
+         speaks OpenAI's HTTP. No language model is loaded then. See docs/engines.md.",
+    )
+    .by_default("none: this process answers")
+    .flag()
+    .under("An engine elsewhere"),
+    setting("engine_model", "The model that is asked there.").by_default("the only one that it serves"),
+    setting("engine_key", "Where its API key stands, as `file:PATH` or `env:VARIABLE`.").by_default("none"),
+    setting(
         "device",
         "Where the language model computes: `cpu`, `cuda` (the first NVIDIA GPU), `cuda:1` (the second), `cuda:0,1` (shared by both, up to one GPU \
          for each KV head), or `auto` (a GPU if there is one that runs the model).",

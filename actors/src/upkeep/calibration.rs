@@ -165,6 +165,7 @@ impl Calibrator {
     pub fn run(&self, wanted: Calibrate) -> impl Stream<Item = Result<CalibrationEvent>> + use<> {
         let me = self.clone();
         let work = move |events: mpsc::Sender<Result<CalibrationEvent>>| async move {
+            me.0.pipeline.check_own_model()?;
             // The one that runs by itself would keep the turn until it found a quiet hour.
             me.0.aside.cancel();
             let _turn = me.0.jobs.turn(JobKind::Calibration).await?;
@@ -179,6 +180,9 @@ impl Calibrator {
     /// stands aside.
     pub(crate) fn run_when_idle(&self) {
         let settings = &self.0.pipeline.settings;
+        if self.0.pipeline.upstream.is_some() {
+            return;
+        }
         if self.blend().blending != Blending::NotCalibrated || !settings.calibrate_when_idle {
             return;
         }

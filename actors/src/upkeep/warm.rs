@@ -149,6 +149,7 @@ impl Warmer {
     /// `InvalidInput` for a bad tenant or an unknown module; `NotFound` for an unknown collection, document or schema; `Overloaded` where
     /// too many jobs wait.
     pub async fn begin(&self, wanted: Warm) -> Result<WarmJob> {
+        self.0.pipeline.check_own_model()?;
         check_tenants(&wanted.tenants)?;
         let tenants = wanted.tenants();
         let work = self.work_of(&wanted.subject, &tenants).await?;

@@ -20,6 +20,9 @@ use crate::error::Result;
 /// What is to be known of the language model: the finding, and what its weights will take of memory, in bytes.
 pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) {
     let what = "model";
+    if settings.upstream().is_set() {
+        return (engine(settings).await, 0);
+    }
     let setting = surface.model.as_deref().unwrap_or(DEFAULT_ID);
     if model_source::is_demo(setting) {
         let advice = "it knows the sample corpus examples/world and nothing else: leave `model` out to have a real one, or name one";
@@ -45,6 +48,14 @@ pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) 
                 format!("{id}: {architecture}, {context} tokens of context, {:.0} MiB in memory", mebibytes(bytes));
             (Finding::ok(what, found), bytes)
         }
+    }
+}
+
+/// The engine elsewhere that answers.
+async fn engine(settings: &Settings) -> Finding {
+    match settings.upstream().look().await {
+        Ok(found) => Finding::ok("engine", found),
+        Err(error) => Finding::of("engine", &error),
     }
 }
 

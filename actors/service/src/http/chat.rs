@@ -32,7 +32,8 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     let opened = state.opened()?;
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
-    let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS)).and(&unheard(&fields));
+    let unheard = if opened.ragstone.has_upstream() { Vec::new() } else { unheard(&fields) };
+    let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS)).and(&unheard);
     Ok(ignored.note(answer(&state, &request, opened, fields, None).await))
 }
 
@@ -90,6 +91,7 @@ pub async fn answer(
         drafts: generation.drafts,
         selection: None,
         root: RootCut::Whole,
+        said: generation.said,
         tenant,
         caller: caller(request),
         deadline: generation.deadline,

@@ -82,7 +82,7 @@ pub async fn answer(
     })?;
     fields.finish()?;
     check(&generation, wish)?;
-    let Generation { sampling, extension, answers, choices, drafts, deadline, .. } = generation;
+    let Generation { sampling, extension, answers, choices, drafts, deadline, said, .. } = generation;
     let (asks, model) = (caller(request), &opened.model_id);
     let inputs = match (extension.pml, prompt) {
         (None, prompt) => prompt.inputs()?,
@@ -108,6 +108,7 @@ pub async fn answer(
             drafts,
             selection: None,
             root: RootCut::Whole,
+            said: said.clone(),
             tenant: tenant.clone(),
             caller: asks,
             deadline,

@@ -57,6 +57,12 @@ impl Fields {
         self
     }
 
+    /// A copy of those of these names that are there.
+    pub fn said(&self, names: &[&str]) -> Map<String, Value> {
+        let one = |name: &&str| Some(((*name).to_owned(), self.0.get(*name).filter(|value| !value.is_null())?.clone()));
+        names.iter().filter_map(one).collect()
+    }
+
     /// Takes a field; `None` where it is missing or null.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>> {
         match self.0.remove(name) {

@@ -1,5 +1,6 @@
 //! What chat and plain completions have in common: sampling, streaming, and ragstone's extension.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_actors::{Context, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
@@ -8,7 +9,7 @@ use ragstone_env::Env;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, MAX_LOGPROBS, SamplingParams};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fields::{Fields, is_nothing};
 use super::format::Format;
@@ -66,6 +67,38 @@ const TAKEN: &[&str] = &[
     "prompt_logprobs",
 ];
 
+/// What an engine elsewhere is told as it was written.
+const PASSED_ON: &[&str] = &[
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "skip_special_tokens",
+    "seed",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "tool_choice",
+    "parallel_tool_calls",
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "logprobs",
+    "top_logprobs",
+    "chat_template_kwargs",
+    "reasoning_effort",
+];
+
 /// Bookkeeping and hints: without effect on the answer.
 const HINTS: &[&str] = &[
     "user",
@@ -104,6 +137,8 @@ pub struct Generation {
     pub deadline: Duration,
     /// What the answer must conform to, and the field that says so.
     pub format: Option<Format>,
+    /// What the request says of all that, as it is written, where an engine elsewhere answers.
+    pub said: Option<Arc<Map<String, Value>>>,
 }
 
 impl Extension {
@@ -214,7 +249,8 @@ impl Generation {
     pub fn take(fields: &mut Fields, state: &State, default_max_tokens: usize) -> Result<Self> {
         let limit = Duration::from_secs(state.settings.deadline_s);
         let model = state.loaded().map(|opened| opened.ragstone.generation_defaults()).unwrap_or_default();
-        Self::take_within(limit, fields, &state.env, default_max_tokens, &model)
+        let said = state.settings.upstream().is_set().then(|| Arc::new(fields.said(PASSED_ON)));
+        Ok(Self { said, ..Self::take_within(limit, fields, &state.env, default_max_tokens, &model)? })
     }
 
     /// As [`take`](Self::take), where no request may take longer than `limit`.
@@ -267,6 +303,7 @@ impl Generation {
             extension,
             deadline,
             format,
+            said: None,
         })
     }
 

@@ -39,6 +39,7 @@ fn known(opened: &Opened) -> Vec<ServedModel> {
 /// What the language model is, as llama.cpp's clients ask.
 pub async fn props(state: web::Data<State>) -> Answered {
     let opened = state.opened()?;
+    opened.ragstone.check_own_model()?;
     let info = tokenize::facts(opened);
     Ok(HttpResponse::Ok().json(Props {
         default_generation_settings: GenerationDefaults { n_ctx: opened.context },

@@ -63,6 +63,7 @@ pub async fn tokenize(state: web::Data<State>, request: HttpRequest, incoming: I
 }
 
 async fn tokenized(state: &State, asks: Caller, opened: &Opened, mut fields: Fields) -> Answered {
+    opened.ragstone.check_own_model()?;
     check_model(&mut fields, &opened.model_id)?;
     let form = Form {
         is_bare: fields.has("content"),
@@ -83,6 +84,7 @@ async fn tokenized(state: &State, asks: Caller, opened: &Opened, mut fields: Fie
 
 /// How many tokens the prompt of a conversation has.
 pub async fn count(state: &State, asks: Caller, opened: &Opened, mut fields: Fields) -> Result<usize> {
+    opened.ragstone.check_own_model()?;
     let wanted = wanted(&mut fields)?;
     fields.finish()?;
     let ragstone = opened.ragstone.clone();
@@ -157,6 +159,7 @@ pub async fn detokenize(state: web::Data<State>, request: HttpRequest, incoming:
 }
 
 async fn detokenized(state: &State, asks: Caller, opened: &Opened, mut fields: Fields) -> Answered {
+    opened.ragstone.check_own_model()?;
     check_model(&mut fields, &opened.model_id)?;
     let DetokenizeRequest { tokens, .. } = fields.take_all()?;
     fields.finish()?;
@@ -175,7 +178,9 @@ async fn detokenized(state: &State, asks: Caller, opened: &Opened, mut fields: F
 
 /// The special tokens and the chat template.
 pub async fn info(state: web::Data<State>) -> Answered {
-    Ok(HttpResponse::Ok().json(facts(state.opened()?)))
+    let opened = state.opened()?;
+    opened.ragstone.check_own_model()?;
+    Ok(HttpResponse::Ok().json(facts(opened)))
 }
 
 /// The same, as they are.

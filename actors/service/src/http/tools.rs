@@ -76,7 +76,8 @@ impl Tools {
             },
             Choice::None | Choice::Auto => None,
         };
-        if let Some(wanted) = wanted {
+        // An engine elsewhere is told the choice itself.
+        if let Some(wanted) = wanted.filter(|_| generation.said.is_none()) {
             let many = parallel && matches!(choice, Choice::Required);
             generation.set_format(taken.wanted(&wanted, many, ragstone));
         }

@@ -20,6 +20,7 @@ pub(super) fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> Re
         in_tiers: sequence.prefill.plan.in_tiers.clone(),
         drafts: None,
         segments: SegmentReport::all(&sequence.prefill.plan),
+        engine: None,
         rerank: None,
         arrangement: None,
         words_only: false,

@@ -15,7 +15,7 @@ use crate::question::{Input, Question, RootCut};
 use crate::report::ArrangementReport;
 
 /// The price of a pair that does not stand as it was ranked, in passages that are computed: chosen by simulation, see docs/decisions/0110.
-const TURNED: f64 = 0.1;
+pub(super) const TURNED: f64 = 0.1;
 
 /// The order of a prompt's passages.
 pub(super) struct Arranged {
@@ -109,7 +109,7 @@ fn share_of_blend(options: &PlanOptions, layers: u32) -> f64 {
 }
 
 /// Puts first what `order` names first.
-fn permute<T: Clone>(items: &mut [T], order: &[usize]) {
+pub(super) fn permute<T: Clone>(items: &mut [T], order: &[usize]) {
     let ordered: Vec<T> = order.iter().map(|index| items[*index].clone()).collect();
     items.clone_from_slice(&ordered);
 }

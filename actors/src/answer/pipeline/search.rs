@@ -14,7 +14,7 @@ use super::{Asking, Found, Passage, Pipeline, Prefilled, Reached};
 use crate::admission::deadline::remaining;
 use crate::error::Result;
 use crate::question::follow_up::searched;
-use crate::question::{Context, Input};
+use crate::question::{Context, Input, Question};
 use crate::report::citation::Citation;
 use crate::report::nothing_found::{Answered, MinSimilarity, NothingFound};
 use crate::retrieval::{Retrieved, Search};
@@ -52,7 +52,7 @@ impl Pipeline {
             &asking.question.input
         else {
             let retrieve_ms = arrived.elapsed_ms();
-            let free = free(asking, passages.len());
+            let free = free(&asking.question, passages.len());
             let prefilled = self.prefill(asking, (&passages, free), None).await?;
             if let Some(arranged) = &prefilled.arranged {
                 arranged.put_in_order(&mut passages);
@@ -195,7 +195,7 @@ impl<'a> Speculating<'a> {
             let mut passages = self.given.to_vec();
             add(&mut passages, hits, self.pipeline.manner.is_best_last);
             let (pipeline, asking, free, hold) =
-                (self.pipeline, self.asking, free(self.asking, self.given.len()), Hold::default());
+                (self.pipeline, self.asking, free(&self.asking.question, self.given.len()), Hold::default());
             let held = hold.clone();
             let work = Box::pin(async move { pipeline.prefill(asking, (&passages, free), Some(held)).await });
             self.running = Some(Running { ids, hold, started: Stopwatch::start(), work });
@@ -211,7 +211,7 @@ impl<'a> Speculating<'a> {
         let Some(running) = running.filter(|running| running.ids == ids) else {
             let outcome = if started > 0 { Outcome::Cancelled } else { Outcome::NotStarted };
             return Ok((
-                pipeline.prefill(asking, (passages, free(asking, given.len())), None).await?,
+                pipeline.prefill(asking, (passages, free(&asking.question, given.len())), None).await?,
                 told(outcome, 0.0),
             ));
         };
@@ -224,11 +224,17 @@ impl<'a> Speculating<'a> {
 }
 
 /// The first passage that may change places, where so many came with the question: those stand as they came, unless it says otherwise.
-fn free(asking: &Asking, given: usize) -> usize {
-    match &asking.question.input {
+pub(super) fn free(question: &Question, given: usize) -> usize {
+    match &question.input {
         Input::Chat { context: Some(Context { arrange: Some(true), .. }), .. } => 0,
         _ => given,
     }
+}
+
+/// Without passages whose titles are longer than any may be.
+pub(super) fn short_titles(mut hits: Vec<Hit>) -> Vec<Hit> {
+    hits.retain(|hit| hit.passage.title.len() <= MOST_TITLE_BYTES);
+    hits
 }
 
 /// How long a prefill ran beside its search that it began `ran_ms` before the search's end: not in the queue, nor when it was done.

@@ -106,6 +106,7 @@ pub(super) fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Questio
         explain: false,
         selection: None,
         root: RootCut::Whole,
+        said: None,
         tenant: String::new(),
         caller: Caller::default(),
         deadline: Duration::from_secs(60),

@@ -138,6 +138,7 @@ async fn segments(pipeline: &Pipeline, question: &str, passages: Passages) -> Re
         selection: None,
         explain: false,
         root: RootCut::Whole,
+        said: None,
         tenant: String::new(),
         caller: Caller::default(),
         deadline: DEADLINE,

@@ -242,6 +242,7 @@ impl Bench {
             selection: None,
             explain: false,
             root: RootCut::Whole,
+            said: None,
             tenant: String::new(),
             caller: Caller::default(),
             deadline: DEADLINE,
