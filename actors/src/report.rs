@@ -178,6 +178,8 @@ pub struct ReuseReport {
 pub struct EngineReport {
     /// The model that it answered with.
     pub model: String,
+    /// Which of several engines it is, from 1 on, in the order of the setting.
+    pub number: u32,
     /// Tokens of the prompt that were in its cache; `None`: it has not said, or does not.
     pub cached_tokens: Option<u32>,
 }

@@ -38,16 +38,16 @@ def post(port, path, body=None, timeout=600):
 
 
 class Engine:
-    """A server of vLLM: with the tier if a socket is given, with other tiers, or with no offloading."""
+    """A server of vLLM: with the tier if a socket is given, with other tiers, or with no offloading; `more` are arguments."""
 
-    def __init__(self, place, model, socket_path=None, tier=None):
+    def __init__(self, place, model, socket_path=None, tier=None, more=()):
         self.place = place
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--served-model-name", "m"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "bfloat16", "--max-model-len", str(LONG + 256)]
-        command += ["--enable-prefix-caching", "--enforce-eager", "--max-num-seqs", "4"]
+        command += ["--enable-prefix-caching", "--enforce-eager", "--max-num-seqs", "4", *more]
         if tier is None and socket_path:
             # Patient: this is about bytes, and the machine may be busy with something else.
             patience = {"lookup_s": 30, "deadline_s": 60}

@@ -199,6 +199,37 @@ async fn an_engine_that_goes_and_comes_back() {
     unnamed.failed_with(&["does not answer", &address]);
 }
 
+#[tokio::test]
+async fn of_two_engines_each_keeps_what_it_has_and_one_answers_for_both() {
+    let (one, two, before) = (Folder::new(), Folder::new(), Folder::new());
+    let settings = ["--set", "calibrate_when_idle=false"];
+    let (first, second) = (one.serve(&settings).await, two.serve(&settings).await);
+    let service = front(&before, &format!("{},{}", first.address, second.address), &[]).await;
+    let about = |index: usize| {
+        // Long enough that a cache of blocks is worth something.
+        let text = format!("{} ", WORLD[index].1).repeat(6);
+        asked(QUESTION, json!({ "documents": [{ "title": WORLD[index].0, "text": text }] }))
+    };
+    let number = |answer: &Value| {
+        answer["ragstone"]["report"]["engine"]["number"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    };
+    let (a, b) = (service.ask(CHAT, &about(0)).await, service.ask(CHAT, &about(1)).await);
+    assert_ne!(number(&a), number(&b), "equals take turns");
+    for _ in 0..3 {
+        let again = service.ask(CHAT, &about(0)).await;
+        assert_eq!(number(&again), number(&a));
+        assert!(cached(&again) > 0, "{again}");
+        assert_eq!(number(&service.ask(CHAT, &about(1)).await), number(&b));
+    }
+    // The one that had it is gone: the other one answers.
+    let (gone, left) = if number(&a) == 1 { (first, second) } else { (second, first) };
+    gone.kill();
+    let moved = service.ask(CHAT, &about(0)).await;
+    assert_eq!((number(&moved), text(&moved)), (number(&b), text(&a)));
+    drop(left);
+    assert_eq!(service.post(CHAT, &about(0)).await.0, 503);
+}
+
 /// What is answered to one request for an answer.
 struct Scripted {
     status: u16,

@@ -40,7 +40,7 @@ impl Upstream {
         let served = self.served();
         ModelStatus {
             id: served.id.clone(),
-            architecture: format!("of the engine at {}", self.base()),
+            architecture: format!("of the engine at {}", self.shown()),
             context: served.context.unwrap_or(CONTEXT),
             ..ModelStatus::default()
         }

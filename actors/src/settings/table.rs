@@ -255,8 +255,8 @@ pub const TABLE: &[Definition] = &[
     setting("load_timeout_ms", "Milliseconds that a layer of stored KV may take to load; then its passage is computed.").at_least(1),
     setting(
         "engine",
-        "The engine elsewhere that answers in the place of this process's model, such as `http://127.0.0.1:8000`: vLLM, SGLang, llama.cpp, whatever \
-         speaks OpenAI's HTTP. No language model is loaded then. See docs/engines.md.",
+        "The engine elsewhere that answers in the place of this process's model, such as `http://127.0.0.1:8000`, or several with commas: vLLM, \
+         SGLang, llama.cpp, whatever speaks OpenAI's HTTP. No language model is loaded then. See docs/engines.md.",
     )
     .by_default("none: this process answers")
     .flag()

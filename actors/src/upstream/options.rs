@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// The settings `engine`, `engine_model` and `engine_key`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UpstreamOptions {
-    /// Where it is, such as `http://127.0.0.1:8000`; none given: the model of this process answers.
+    /// Where it is, such as `http://127.0.0.1:8000`; of several, with commas. None given: the model of this process answers.
     pub url: Option<String>,
     /// The model that is asked there; none given: the only one that it serves.
     pub model: Option<String>,
@@ -30,7 +30,7 @@ impl UpstreamOptions {
                 "settings `engine_model` and `engine_key` have no meaning without `engine`: name the engine",
             ));
         }
-        self.base()?;
+        self.bases()?;
         match self.key.as_deref().map(|key| key.split_once(':')) {
             None | Some(Some(("file" | "env", _))) => Ok(()),
             _ => Err(Error::invalid_input(
@@ -47,30 +47,12 @@ impl UpstreamOptions {
         let Some(upstream) = Upstream::connect(self).await? else { return Ok("none".to_owned()) };
         let Served { id, make, context } = upstream.served();
         let context = context.map_or_else(String::new, |tokens| format!(", {tokens} tokens of context"));
-        Ok(format!("{id} at {}{context} ({})", upstream.base(), make.name()))
+        Ok(format!("{id} at {}{context} ({})", upstream.shown(), make.name()))
     }
 
-    /// The address that paths are added to.
-    pub(super) fn base(&self) -> Result<Option<String>> {
-        let Some(text) = &self.url else { return Ok(None) };
-        let wrong = |why: &str| {
-            Error::invalid_input(format!(
-                "setting `engine`: \"{text}\" {why}; write it as http://HOST:PORT, such as http://127.0.0.1:8000"
-            ))
-        };
-        let url = Url::parse(text).map_err(|error| wrong(&format!("is no address ({error})")))?;
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-            return Err(wrong("is no address of HTTP"));
-        }
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(wrong("has a password in it, which logs would show: name a key in `engine_key`"));
-        }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err(wrong("has more than a path"));
-        }
-        let base = url.as_str().trim_end_matches('/');
-        // Both spellings are common; one of a proxy ends with something else.
-        Ok(Some(if url.path() == "/" { format!("{base}/v1") } else { base.to_owned() }))
+    /// The addresses that paths are added to.
+    pub(super) fn bases(&self) -> Result<Vec<String>> {
+        self.url.iter().flat_map(|urls| urls.split(',')).map(|url| base(url.trim())).collect()
     }
 
     /// The key itself.
@@ -91,6 +73,30 @@ impl UpstreamOptions {
     }
 }
 
+fn base(text: &str) -> Result<String> {
+    let wrong = |why: &str| {
+        let message = format!(
+            "setting `engine`: \"{text}\" {why}; write it as http://HOST:PORT, such as http://127.0.0.1:8000, several with commas"
+        );
+        Error::invalid_input(message)
+    };
+    let url = Url::parse(text).map_err(|error| wrong(&format!("is no address ({error})")))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(wrong("is no address of HTTP"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Error::invalid_input(
+            "setting `engine` has a password in an address, which logs would show: name a key in `engine_key`",
+        ));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong("has more than a path"));
+    }
+    let base = url.as_str().trim_end_matches('/');
+    // Both spellings are common; one of a proxy ends with something else.
+    Ok(if url.path() == "/" { format!("{base}/v1") } else { base.to_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,8 +113,9 @@ mod tests {
             ("http://10.0.0.2:8000/v1", "http://10.0.0.2:8000/v1"),
             ("https://models.example.org/openai/v1/", "https://models.example.org/openai/v1"),
         ] {
-            assert_eq!(of(text).base().unwrap().as_deref(), Some(base));
+            assert_eq!(of(text).bases().unwrap(), [base]);
         }
+        assert_eq!(of("http://a:1, http://b:2").bases().unwrap(), ["http://a:1/v1", "http://b:2/v1"]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use ragstone_storage::key::KvKey;
 const MOST: usize = 8192;
 /// What a token of a prompt takes, in milliseconds, before one was measured.
 const TOKEN_MS: f64 = 0.1;
+/// Engines cache by blocks: of fewer tokens than that one may well have nothing.
+const TOLD: u64 = 128;
 /// The weight of the newest measurement.
 const NEWEST: f64 = 0.2;
 
@@ -40,10 +42,11 @@ impl Prefixes {
         self.token_ms
     }
 
-    /// A prompt was answered that begins with each of these; `cached` of its tokens were in the engine's cache, where it says so.
-    pub fn sent(&mut self, keys: &[KvKey], cached: Option<u32>) {
+    /// A prompt was answered that begins with each of these; `cached` of its tokens were in the engine's cache, where it says so, and about
+    /// `expected` should have been.
+    pub fn sent(&mut self, keys: &[KvKey], expected: u64, cached: Option<u32>) {
         // It had nothing of what it should have had: it was started again, or others' prompts took the room of all of ours.
-        if cached == Some(0) && keys.first().is_some_and(|key| self.has(key)) {
+        if cached == Some(0) && expected >= TOLD {
             self.used.clear();
             self.by_use.clear();
         }
@@ -81,14 +84,14 @@ mod tests {
     fn the_oldest_are_forgotten_and_all_where_the_engine_has_none() {
         let mut prefixes = Prefixes::default();
         for number in 0..MOST {
-            prefixes.sent(&[key(number)], None);
+            prefixes.sent(&[key(number)], 0, None);
         }
-        prefixes.sent(&[key(0)], Some(64));
-        prefixes.sent(&[key(MOST)], Some(0));
+        prefixes.sent(&[key(0)], 200, Some(64));
+        prefixes.sent(&[key(MOST)], 10, Some(0));
         assert!(prefixes.has(&key(0)) && !prefixes.has(&key(1)) && prefixes.has(&key(MOST)));
         assert_eq!((prefixes.used.len(), prefixes.by_use.len()), (MOST, MOST));
         // It says that it had nothing of what it was sent before.
-        prefixes.sent(&[key(0), key(5)], Some(0));
+        prefixes.sent(&[key(0), key(5)], 200, Some(0));
         assert!(prefixes.has(&key(0)) && prefixes.has(&key(5)) && !prefixes.has(&key(MOST)));
     }
 

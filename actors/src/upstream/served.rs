@@ -54,6 +54,16 @@ impl Served {
         Self { id: id.to_owned(), make: Make::Other, context: None }
     }
 
+    /// Of two engines that serve it: what both take.
+    pub fn with(self, other: &Self) -> Self {
+        let make = if self.make == other.make { self.make } else { Make::Other };
+        let context = match (self.context, other.context) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (known, None) | (None, known) => known,
+        };
+        Self { make, context, ..self }
+    }
+
     /// The one that is wanted of those that are listed.
     ///
     /// # Errors
@@ -122,6 +132,14 @@ mod tests {
         assert_eq!(Served::choose(&two, Some("b"), "u").unwrap().make, Make::Other);
         assert_eq!(Served::choose(&json!({}), Some("x"), "u").unwrap(), Served::unknown("x"));
         assert!(Served::choose(&json!({ "data": [] }), None, "u").is_err());
+    }
+
+    #[test]
+    fn several_engines_are_sent_what_all_of_them_take() {
+        let of = |make, context| Served { id: "m".into(), make, context };
+        let both = of(Make::Vllm, Some(8192)).with(&of(Make::Vllm, Some(4096)));
+        assert_eq!((both.make, both.context), (Make::Vllm, Some(4096)));
+        assert_eq!(of(Make::Vllm, None).with(&of(Make::Sglang, Some(1))), of(Make::Other, Some(1)));
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! The way of a question that an engine elsewhere answers: retrieve, put in order, send, pass on.
+//! The way of a question that an engine elsewhere answers: retrieve, put in order, choose the engine, send, pass on.
+
+mod standing;
 
 use std::sync::{Arc, PoisonError};
 
 use futures::future::try_join_all;
 use ragstone_env::Stopwatch;
-use ragstone_storage::key::{Fingerprint, KvKey};
-use ragstone_storage::prompt::arrange::{Arrangement, Arranging};
-use ragstone_storage::segment::{Segment, SegmentKind};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use super::arranging::{TURNED, permute};
+use self::standing::{Standing, Texts};
+use super::arranging::permute;
 use super::search::{add, free, short_titles};
 use super::{Asking, Passage, Pipeline, inline};
 use crate::admission::deadline::{deadline_after, remaining};
@@ -25,11 +25,14 @@ use crate::question::prompt::Task;
 use crate::question::{Context, Input, MAX_ANSWERS, Question};
 use crate::report::events::Happened;
 use crate::report::nothing_found::{Answered, NothingFound};
-use crate::report::{ArrangementReport, EngineReport, RerankReport, ReuseReport, TokenAccount, Ttft};
-use crate::upstream::{Answering, Asked, Heard, Prompt, Upstream, UpstreamUsage, body, likely_tokens};
+use crate::report::{EngineReport, RerankReport, ReuseReport, TokenAccount, Ttft};
+use crate::upstream::{
+    Answering, Asked, Heard, Look, Node, Prompt, Upstream, UpstreamUsage, body, in_order, likely_tokens,
+};
 
 /// Parts of an answer that wait for whoever reads it; then the engine waits.
 const AHEAD: usize = 256;
+
 /// What a question is answered from.
 #[derive(Default)]
 struct Found {
@@ -39,10 +42,21 @@ struct Found {
     nothing_found: Option<NothingFound>,
 }
 
-/// What is known of a prompt when it is sent.
+/// A prompt that an engine has taken, and how its answers begin.
+struct Begun {
+    /// Which engine it is.
+    node: usize,
+    standing: Standing,
+    passages: Vec<Passage>,
+    answers: Vec<Answering>,
+    first: Option<Heard>,
+    compute_ms: f64,
+}
+
+/// What is known of a prompt when its answer ends.
 struct Sent {
-    /// Of each passage behind what stands before it.
-    keys: Vec<KvKey>,
+    node: usize,
+    standing: Standing,
     tenant: String,
     report: ReuseReport,
 }
@@ -68,43 +82,29 @@ impl Pipeline {
             let report = ReuseReport { nothing_found, words_only, ttft, ..ReuseReport::default() };
             return Ok(self.say_nothing_found(&asking, &report, &admission));
         }
-        let question = &asking.question;
-        let (arrangement, keys) = self.arrange_upstream(upstream, question, &mut found.passages);
-        let prompt = self.prompt_upstream(question, &found.passages)?;
-        asking.meter.prompt(likely_tokens(prompt.bytes()));
-
-        let sending = Stopwatch::start();
-        let asked = (0..question.answers).map(|index| self.send(upstream, &asking, &prompt, index));
-        let fuse = tracing::info_span!("engine", model = upstream.served().id);
-        let mut answers = try_join_all(asked).instrument(fuse.clone()).await?;
-        let first = async {
-            match answers.first_mut() {
-                Some(answer) => answer.next().await.transpose(),
-                None => Ok(None),
-            }
-        };
-        let first = first.instrument(fuse).await?;
-        let (compute_ms, total_ms) = (sending.elapsed_ms(), arrived.elapsed_ms());
+        let Begun { node, standing, passages, answers, first, compute_ms } =
+            self.begin(upstream, &asking, &found.passages).await?;
+        found.passages = passages;
+        let total_ms = arrived.elapsed_ms();
         metrics::histogram!("ragstone_ttft_seconds").record(total_ms / 1e3);
 
         let rerank_ms = found.rerank.map_or(0.0, |rerank| rerank.ms);
+        let model = upstream.served().id.clone();
         let report = ReuseReport {
-            arrangement,
+            arrangement: standing.report,
             rerank: found.rerank,
             words_only: found.words_only,
             nothing_found: found.nothing_found,
-            engine: Some(EngineReport { model: upstream.served().id.clone(), cached_tokens: None }),
+            engine: Some(EngineReport { model, number: node as u32 + 1, cached_tokens: None }),
             ttft: Ttft { total_ms, retrieve_ms, rerank_ms, compute_ms, ..Ttft::default() },
             ..ReuseReport::default()
         };
-        let sent = Arc::new(Sent { keys, tenant: question.tenant.clone(), report });
+        let sent = Arc::new(Sent { node, standing, tenant: asking.question.tenant.clone(), report });
         let mut first = Some(first);
         let stream = |(index, answering)| {
             let tokens = self.pass_on(upstream, (index, answering), first.take().flatten(), sent.clone());
-            AnswerStream::new(
-                self.opened(&asking, &found, (sent.report.clone(), tokens), &admission),
-                self.assembler.tokenizer().clone(),
-            )
+            let opened = self.opened(&asking, &found, (sent.report.clone(), tokens), &admission);
+            AnswerStream::new(opened, self.assembler.tokenizer().clone())
         };
         Ok(answers.into_iter().enumerate().map(stream).collect())
     }
@@ -184,66 +184,76 @@ impl Pipeline {
         Ok(found)
     }
 
-    /// Puts passages into the order of which the engine is thought to have most, and gives their keys in it.
-    fn arrange_upstream(
-        &self,
-        upstream: &Upstream,
-        question: &Question,
-        passages: &mut [Passage],
-    ) -> (Option<ArrangementReport>, Vec<KvKey>) {
-        let Input::Chat { messages, tools, context: Some(context), .. } = &question.input else {
-            return (None, Vec::new());
+    /// Has the engine that is predicted to begin first begin, or, where that does not answer, the next one.
+    async fn begin(&self, upstream: &Upstream, asking: &Asking, passages: &[Passage]) -> Result<Begun> {
+        let question = &asking.question;
+        let (texts, may_move) = self.texts(upstream, question, passages);
+        let nodes = upstream.nodes();
+        let mut standings: Vec<Option<Standing>> =
+            nodes.iter().map(|node| Some(texts.stand(&node.prefixes(), may_move))).collect();
+        let look = |(node, standing): (&Node, &Option<Standing>)| Look {
+            saves_ms: standing.as_ref().map_or(0.0, |standing| standing.worth_ms),
+            running: node.running(),
+            is_down: node.is_down(&self.env),
         };
-        let fingerprint =
-            Fingerprint(*blake3::hash(format!("{}\n{}", upstream.base(), upstream.served().id).as_bytes()).as_bytes());
-        let salt = question.tenant.as_str();
-        let system: String = messages
-            .iter()
-            .take_while(|message| message.role == "system")
-            .map(|message| message.content.as_str())
-            .collect();
-        let root = (SegmentKind::SystemPrompt, format!("{system}\n{}", serde_json::Value::from(tools.clone())));
-        let texts = passages.iter().map(|passage| (SegmentKind::Passage, self.written(passage)));
-        // Only which text it is counts: an engine's own tokens are not known here.
-        let segment = |(kind, text): (SegmentKind, String)| Segment { kind, tokens: digest(&text), place: None };
-        let mut segments: Vec<Segment> = [root].into_iter().chain(texts).map(segment).collect();
+        let looks: Vec<Look> = nodes.iter().zip(&standings).map(look).collect();
+        let prompt_ms = texts.tokens() * nodes.first().map_or(0.0, |node| node.prefixes().token_ms());
+        let mut failed = None;
+        for index in in_order(&looks, prompt_ms, upstream.turn()) {
+            let Some(standing) = standings[index].take() else { continue };
+            let mut passages = passages.to_vec();
+            let free = passages.len() - standing.order.len();
+            permute(&mut passages[free..], &standing.order);
+            let prompt = self.prompt_upstream(question, &passages)?;
+            asking.meter.prompt(likely_tokens(prompt.bytes()));
+            let engine = tracing::info_span!("engine", number = index as i64 + 1);
+            let sending = Stopwatch::start();
+            match self.send(upstream, index, asking, &prompt).instrument(engine).await {
+                Ok((answers, first)) => {
+                    let compute_ms = sending.elapsed_ms();
+                    return Ok(Begun { node: index, standing, passages, answers, first, compute_ms });
+                }
+                // Nothing was said yet: another one may say it.
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Overloaded) => {
+                    if error.kind() == ErrorKind::Unavailable {
+                        nodes[index].mark_down(&self.env);
+                    }
+                    tracing::warn!(%error, "an engine did not answer");
+                    failed = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Internal, "there is no engine")))
+    }
 
-        let free = free(question, context.documents.len()).min(passages.len());
-        let range = 1 + free..segments.len();
-        let wants = context.arrange.unwrap_or(self.settings.arrange) && range.len() > 1;
-        let report = wants.then(|| {
-            let tokens = segments[range.clone()].iter().map(|segment| &*segment.tokens);
-            let mut popularity = self.popularity.lock().unwrap_or_else(PoisonError::into_inner);
-            let uses = popularity.arrived(&fingerprint, salt, tokens);
-            drop(popularity);
-            let likely: Vec<f64> =
-                passages[free..].iter().map(|passage| likely_tokens(passage.citation.text.len()) as f64).collect();
-            let prefixes = upstream.prefixes();
-            let mean = likely.iter().sum::<f64>() / likely.len() as f64;
-            let turned_ms = TURNED * mean * prefixes.token_ms();
-            let saves = |key: &KvKey, passage: usize| prefixes.has(key).then(|| likely[passage] * prefixes.token_ms());
-            let arranging = Arranging {
-                fingerprint: &fingerprint,
-                salt,
-                segments: &segments,
-                range: range.clone(),
-                uses: &uses,
-                turned_ms,
+    /// A question's prompt as texts, and whether its passages may change places.
+    fn texts(&self, upstream: &Upstream, question: &Question, passages: &[Passage]) -> (Texts, bool) {
+        let (model, salt) = (upstream.served().id.as_str(), question.tenant.as_str());
+        let Input::Chat { messages, tools, context, .. } = &question.input else {
+            let text = match &question.input {
+                Input::Text(text) => text.clone(),
+                _ => String::new(),
             };
-            let Arrangement { order, stored, saved_ms, turned, .. } = arranging.best(saves);
-            drop(prefixes);
-            permute(&mut segments[range], &order);
-            permute(&mut passages[free..], &order);
-            ArrangementReport { passages: order.len() as u32, stored: stored as u32, saved_ms, turned: turned as u32 }
-        });
-        let mut parent = None;
-        let along = segments.iter().map(|segment| {
-            let key = KvKey::derive(&fingerprint, salt, parent.as_ref(), &segment.tokens);
-            parent = Some(key);
-            key
-        });
-        // What the system prompt alone begins is no passage's.
-        (report, along.skip(1).collect())
+            return (Texts::new(model, salt, "", &[], 0, &[text]), false);
+        };
+        let leading = messages.iter().take_while(|message| message.role == "system").count();
+        let said = |message: &ragstone_kernels::chat::ChatMessage| format!("{}\n{}", message.role, message.content);
+        let tools = serde_json::Value::from(tools.clone());
+        let before = messages[..leading].iter().map(said).chain([tools.to_string()]).collect::<Vec<_>>().concat();
+        let written: Vec<String> = passages.iter().map(|passage| self.written(passage)).collect();
+        let turns: Vec<String> = messages[leading..].iter().map(said).collect();
+        let given = context.as_ref().map_or(0, |context| context.documents.len());
+        let texts = Texts::new(model, salt, &before, &written, free(question, given), &turns);
+        let may_move = context.as_ref().and_then(|context| context.arrange).unwrap_or(self.settings.arrange);
+        let texts = match may_move {
+            true => texts.with_uses(|fingerprint, salt, segments| {
+                let tokens = segments.iter().map(|segment| &*segment.tokens);
+                self.popularity.lock().unwrap_or_else(PoisonError::into_inner).arrived(fingerprint, salt, tokens)
+            }),
+            false => texts,
+        };
+        (texts, may_move)
     }
 
     fn written(&self, passage: &Passage) -> String {
@@ -265,18 +275,36 @@ impl Pipeline {
         })
     }
 
-    async fn send(&self, upstream: &Upstream, asking: &Asking, prompt: &Prompt, index: usize) -> Result<Answering> {
-        let question = &asking.question;
-        let salt = if question.tenant.is_empty() {
-            String::new()
-        } else {
-            blake3::hash(question.tenant.as_bytes()).to_hex()[..16].to_owned()
+    /// Sends a question as often as it wants answers; returns when the first of them begins.
+    async fn send(
+        &self,
+        upstream: &Upstream,
+        node: usize,
+        asking: &Asking,
+        prompt: &Prompt,
+    ) -> Result<(Vec<Answering>, Option<Heard>)> {
+        let (question, node) = (&asking.question, &upstream.nodes()[node]);
+        let salt = match question.tenant.as_str() {
+            "" => String::new(),
+            tenant => blake3::hash(tenant.as_bytes()).to_hex()[..16].to_owned(),
         };
-        let asked = Asked { said: question.said.as_deref(), sampling: &question.sampling, index, salt: &salt };
-        let sent = upstream.ask(prompt.endpoint(), &body(prompt, &asked, upstream.served()), asking.deadline).await;
-        let outcome = sent.as_ref().map_or_else(|_| "failed", |_| "taken");
+        let one = |index| {
+            let asked = Asked { said: question.said.as_deref(), sampling: &question.sampling, index, salt: &salt };
+            let body = body(prompt, &asked, upstream.served());
+            async move { node.ask(prompt.endpoint(), &body, asking.deadline).await }
+        };
+        let begun = async {
+            let mut answers = try_join_all((0..question.answers).map(one)).await?;
+            let first = match answers.first_mut() {
+                Some(answer) => answer.next().await.transpose()?,
+                None => None,
+            };
+            Ok((answers, first))
+        };
+        let begun = begun.await;
+        let outcome = begun.as_ref().map_or_else(|_: &Error| "failed", |_| "taken");
         metrics::counter!("ragstone_engine_requests_total", "outcome" => outcome).increment(1);
-        sent
+        begun
     }
 
     /// Passes on what the engine says, until it ends or nobody reads; the first answer is the one that is accounted for.
@@ -327,8 +355,8 @@ impl Pipeline {
     /// An answer ended: what it took is remembered, and what the engine has now.
     fn ended(&self, upstream: &Upstream, sent: &Sent, usage: Option<UpstreamUsage>) {
         let cached = usage.and_then(|usage| usage.cached_tokens);
-        let mut prefixes = upstream.prefixes();
-        prefixes.sent(&sent.keys, cached);
+        let mut prefixes = upstream.nodes()[sent.node].prefixes();
+        prefixes.sent(&sent.standing.keys, sent.standing.expected, cached);
         if let Some(usage) = usage {
             prefixes.took(sent.report.ttft.compute_ms, usage.prompt_tokens - cached.unwrap_or(0));
         }
@@ -379,10 +407,4 @@ impl ReuseReport {
         }
         self
     }
-}
-
-/// What stands for a text in keys.
-fn digest(text: &str) -> Arc<[u32]> {
-    let hash = blake3::hash(text.as_bytes());
-    hash.as_bytes().as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
