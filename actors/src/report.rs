@@ -31,7 +31,7 @@ pub enum Event {
 }
 
 /// A generated token. `text` may be empty while a character is incomplete.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenEvent {
     /// Its id in the model's vocabulary.
     pub id: u32,
@@ -44,7 +44,7 @@ pub struct TokenEvent {
 }
 
 /// A token that could have stood at a place.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Alternative {
     /// Its id in the model's vocabulary.
     pub id: u32,

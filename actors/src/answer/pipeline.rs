@@ -43,7 +43,7 @@ use crate::answer::background::Background;
 use crate::answer::blend::{Blend, Known};
 use crate::answer::reranking::CrossReranker;
 use crate::answer::runner::{Ran, Run, Runner};
-use crate::answer::stream::{AnswerStream, Opened};
+use crate::answer::stream::{AnswerStream, Coming, Opened};
 use crate::engine::{DecodeSpec, Decoded, DraftCounts, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::Evictor;
@@ -220,7 +220,7 @@ impl Pipeline {
             prompt_tokens: prefilled.prompt_tokens as u32,
             report: report.clone(),
             note: ending::note(question, nothing_found),
-            tokens,
+            coming: Coming::Here(tokens),
             drafts,
             prompt: prompt.clone(),
             stop: self.stop_texts(question),

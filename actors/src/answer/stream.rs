@@ -31,7 +31,7 @@ pub struct AnswerStream {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     report: ReuseReport,
-    tokens: mpsc::Receiver<Decoded>,
+    coming: Coming,
     drafts: Arc<DraftCounts>,
     text: TextBuilder,
     tokenizer: Arc<Tokenizer>,
@@ -51,12 +51,20 @@ pub struct AnswerStream {
     meter: Arc<Meter>,
 }
 
+/// Where an answer comes from.
+pub(crate) enum Coming {
+    /// The engine of this process.
+    Here(mpsc::Receiver<Decoded>),
+    /// One elsewhere.
+    Elsewhere(mpsc::Receiver<Result<Heard>>),
+}
+
 /// What the pipeline knows when the prompt is prefilled.
 pub(crate) struct Opened {
     pub citations: Vec<Citation>,
     pub prompt_tokens: u32,
     pub report: ReuseReport,
-    pub tokens: mpsc::Receiver<Decoded>,
+    pub coming: Coming,
     pub drafts: Arc<DraftCounts>,
     /// The prompt, where it may be wanted back.
     pub prompt: Option<Arc<ReadPrompt>>,
@@ -85,7 +93,7 @@ impl AnswerStream {
             citations: opened.citations,
             prompt_tokens: opened.prompt_tokens,
             report: opened.report,
-            tokens: opened.tokens,
+            coming: opened.coming,
             drafts: opened.drafts,
             text: TextBuilder {
                 decoder: tokenizer.stream(opened.show_control),
@@ -133,27 +141,15 @@ impl AnswerStream {
             if self.ended {
                 return None;
             }
-            let item = match timeout_at(self.deadline, self.tokens.recv()).await {
-                Ok(item) => item,
-                Err(_) => return Some(self.fail(deadline_error())),
-            };
-            let taken = match item {
-                Some(Decoded::Token(sampled)) => self.take(&sampled),
-                Some(Decoded::EndToken(sampled)) => {
-                    let name = self.tokenizer.token(sampled.id).unwrap_or_default();
-                    self.end_token = Some(self.told(&sampled, name));
-                    Ok(())
-                }
-                Some(Decoded::Elsewhere(heard)) => {
-                    self.hear(heard);
-                    Ok(())
-                }
-                Some(Decoded::End(reason)) => self.end(reason),
-                Some(Decoded::Failed(error)) => return Some(self.fail(error)),
-                None => {
-                    let gone = Error::new(ErrorKind::Cancelled, "the service stopped while it was answering");
-                    return Some(self.fail(gone));
-                }
+            let taken = match &mut self.coming {
+                Coming::Here(tokens) => match timeout_at(self.deadline, tokens.recv()).await {
+                    Ok(item) => self.decoded(item),
+                    Err(_) => Err(deadline_error()),
+                },
+                Coming::Elsewhere(parts) => match timeout_at(self.deadline, parts.recv()).await {
+                    Ok(part) => self.heard(part),
+                    Err(_) => Err(deadline_error()),
+                },
             };
             if let Err(error) = taken {
                 return Some(self.fail(error));
@@ -180,20 +176,23 @@ impl AnswerStream {
         Err(Error::new(ErrorKind::Internal, "an answer ended without its last event"))
     }
 
-    fn take(&mut self, sampled: &Sampled) -> Result<()> {
-        self.completion_tokens += 1;
-        let (text, stopped) = self.text.push(sampled.id)?;
-        self.note(&text);
-        self.ready.push_back(Event::Token(self.told(sampled, text)));
-        if stopped {
-            self.finish(FinishReason::Stop);
+    fn decoded(&mut self, item: Option<Decoded>) -> Result<()> {
+        match item {
+            Some(Decoded::Token(sampled)) => self.take(&sampled),
+            Some(Decoded::EndToken(sampled)) => {
+                let name = self.tokenizer.token(sampled.id).unwrap_or_default();
+                self.end_token = Some(self.told(&sampled, name));
+                Ok(())
+            }
+            Some(Decoded::End(reason)) => self.end(reason),
+            Some(Decoded::Failed(error)) => Err(error),
+            None => Err(gone()),
         }
-        Ok(())
     }
 
     /// What an engine elsewhere says: it has its own tokens, and counts them at the end.
-    fn hear(&mut self, heard: Heard) {
-        match heard {
+    fn heard(&mut self, part: Option<Result<Heard>>) -> Result<()> {
+        match part.ok_or_else(gone)?? {
             Heard::Text(text) => {
                 self.completion_tokens += 1;
                 self.note(&text);
@@ -209,9 +208,20 @@ impl AnswerStream {
                 self.meter.prompt(u64::from(usage.prompt_tokens));
                 self.report = std::mem::take(&mut self.report).with_usage(usage);
             }
-            // It comes as an end.
-            Heard::End(_) => {}
+            Heard::End(reason) => self.finish(reason),
         }
+        Ok(())
+    }
+
+    fn take(&mut self, sampled: &Sampled) -> Result<()> {
+        self.completion_tokens += 1;
+        let (text, stopped) = self.text.push(sampled.id)?;
+        self.note(&text);
+        self.ready.push_back(Event::Token(self.told(sampled, text)));
+        if stopped {
+            self.finish(FinishReason::Stop);
+        }
+        Ok(())
     }
 
     fn note(&mut self, text: &str) {
@@ -259,11 +269,18 @@ impl AnswerStream {
 
     fn end_decoding(&mut self) {
         self.ended = true;
-        self.tokens.close();
+        match &mut self.coming {
+            Coming::Here(tokens) => tokens.close(),
+            Coming::Elsewhere(parts) => parts.close(),
+        }
         // Ends here, whenever this is dropped.
         self.span.record("tokens", i64::from(self.completion_tokens));
         self.span = Span::none();
     }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Cancelled, "the service stopped while it was answering")
 }
 
 impl Alternative {

@@ -257,7 +257,7 @@ impl Bench {
         let fusor = Supervised::start(4, fuse);
         let prefiller = Supervised::start(4, move || Prefiller { engine: engine.clone() });
         let evictor = Supervised::start(4, evict);
-        Workers { runner: Runner { fusor, prefiller, store }, evictor }
+        Workers { runner: Runner { fusor, prefiller, store, upstream: None }, evictor }
     }
 
     fn key(&self, segments: &[Segment], index: usize) -> KvKey {

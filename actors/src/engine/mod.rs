@@ -152,8 +152,6 @@ pub enum Decoded {
     /// The end token, where the answer ends with one and log-probabilities of the prompt were asked for: whoever measures a text wants
     /// those of its end, too.
     EndToken(Sampled),
-    /// What an engine elsewhere says; this one never does.
-    Elsewhere(Heard),
     /// The last item of a sequence that ended.
     End(FinishReason),
     /// The last item of a sequence that failed.

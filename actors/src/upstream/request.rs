@@ -277,12 +277,12 @@ mod tests {
     #[test]
     fn calls_and_what_tools_said_have_openais_form() {
         let call = json!({ "id": "c1", "type": "function", "function": { "name": "f", "arguments": { "a": 1 } } });
-        let asked = ChatMessage { tool_calls: vec![call], ..ChatMessage::new("assistant", "") };
+        let called = ChatMessage { tool_calls: vec![call], ..ChatMessage::new("assistant", "") };
         let told =
             ChatMessage { tool_call_id: Some("c1".into()), name: Some("f".into()), ..ChatMessage::new("tool", "2") };
         let tools = [json!({ "type": "function", "function": { "name": "f" } })];
         let prompt =
-            Prompt::of_chat(&[ChatMessage::new("user", "x"), asked, told], &tools, None, &PromptFormat::default());
+            Prompt::of_chat(&[ChatMessage::new("user", "x"), called, told], &tools, None, &PromptFormat::default());
         let sampling = SamplingParams::default();
         let said = said(json!({ "tool_choice": "required" }));
         let body = body(&prompt, &asked(Some(&said), &sampling, 0), &served(Make::Other));

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::{Asking, Pipeline};
 use crate::admission::turns::Place;
-use crate::answer::stream::{AnswerStream, Opened};
+use crate::answer::stream::{AnswerStream, Coming, Opened};
 use crate::question::{Input, Question};
 use crate::report::ReuseReport;
 use crate::report::nothing_found::{self, Answered, NothingFound};
@@ -37,7 +37,7 @@ impl Pipeline {
                 citations: Vec::new(),
                 prompt_tokens: 0,
                 report: report.clone(),
-                tokens,
+                coming: Coming::Here(tokens),
                 drafts: Arc::default(),
                 prompt: None,
                 note: None,

@@ -213,7 +213,7 @@ impl Pipeline {
         let log_odds = match first {
             Some(Decoded::Token(sampled)) => verdicts.log_odds(&sampled),
             Some(Decoded::Failed(error)) => return Err(error),
-            Some(Decoded::EndToken(_) | Decoded::End(_) | Decoded::Elsewhere(_)) | None => {
+            Some(Decoded::EndToken(_) | Decoded::End(_)) | None => {
                 return Err(Error::new(ErrorKind::Cancelled, "the service stopped while it was reranking"));
             }
         };

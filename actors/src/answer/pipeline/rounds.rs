@@ -14,7 +14,7 @@ use super::search::add;
 use super::{Asking, Found, Passage, Pipeline, Prefilled, Reached};
 use crate::admission::deadline::remaining;
 use crate::admission::turns::Place;
-use crate::answer::stream::{AnswerStream, Opened};
+use crate::answer::stream::{AnswerStream, Coming, Opened};
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::follow_up::searched;
 use crate::question::{Context, Input, Question};
@@ -144,7 +144,7 @@ impl Pipeline {
             citations: Vec::new(),
             prompt_tokens: prefilled.prompt_tokens as u32,
             report: report_of_prompt,
-            tokens,
+            coming: Coming::Here(tokens),
             drafts,
             prompt: None,
             note: None,

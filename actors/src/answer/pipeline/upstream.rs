@@ -17,8 +17,7 @@ use crate::admission::deadline::{deadline_after, remaining};
 use crate::admission::tenant::check_tenant;
 use crate::admission::turns::Place;
 use crate::answer::pipeline::ending;
-use crate::answer::stream::{AnswerStream, Opened};
-use crate::engine::Decoded;
+use crate::answer::stream::{AnswerStream, Coming, Opened};
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::follow_up::searched;
 use crate::question::prompt::Task;
@@ -314,8 +313,8 @@ impl Pipeline {
         (index, mut answering): (usize, Answering),
         first: Option<Heard>,
         sent: Arc<Sent>,
-    ) -> mpsc::Receiver<Decoded> {
-        let (sender, tokens) = mpsc::channel(AHEAD);
+    ) -> mpsc::Receiver<Result<Heard>> {
+        let (sender, parts) = mpsc::channel(AHEAD);
         let (upstream, me) = (upstream.clone(), self.me.clone());
         let pump = async move {
             let (mut next, mut usage) = (first.map(Ok), None);
@@ -327,29 +326,23 @@ impl Pipeline {
                         () = sender.closed() => return,
                     },
                 };
-                let decoded = match heard {
-                    Some(Ok(Heard::End(reason))) => {
+                let Some(heard) = heard else { return };
+                match &heard {
+                    Ok(Heard::Usage(said)) => usage = Some(*said),
+                    Ok(Heard::End(_)) => {
                         if let Some(pipeline) = me.upgrade().filter(|_| index == 0) {
                             pipeline.ended(&upstream, &sent, usage);
                         }
-                        Decoded::End(reason)
                     }
-                    Some(Ok(heard)) => {
-                        if let Heard::Usage(said) = &heard {
-                            usage = Some(*said);
-                        }
-                        Decoded::Elsewhere(heard)
-                    }
-                    Some(Err(error)) => Decoded::Failed(error),
-                    None => return,
-                };
-                if sender.send(decoded).await.is_err() {
+                    _ => {}
+                }
+                if sender.send(heard).await.is_err() {
                     return;
                 }
             }
         };
         self.runtime.spawn(pump.in_current_span());
-        tokens
+        parts
     }
 
     /// An answer ended: what it took is remembered, and what the engine has now.
@@ -373,7 +366,7 @@ impl Pipeline {
         &self,
         asking: &Asking,
         found: &Found,
-        (report, tokens): (ReuseReport, mpsc::Receiver<Decoded>),
+        (report, parts): (ReuseReport, mpsc::Receiver<Result<Heard>>),
         admission: &Arc<Place>,
     ) -> Opened {
         Opened {
@@ -382,7 +375,7 @@ impl Pipeline {
             prompt_tokens: 0,
             report,
             note: ending::note(&asking.question, found.nothing_found),
-            tokens,
+            coming: Coming::Elsewhere(parts),
             drafts: Arc::default(),
             prompt: None,
             // It ends by itself what is to end, and has its own control tokens.

@@ -330,6 +330,7 @@ impl Asker<'_> {
             explain: false,
             selection: Some(way.selection),
             root: way.root,
+            said: None,
             tenant: way.tenant.clone(),
             caller: Caller::default(),
             deadline: Duration::from_secs(self.ragstone.settings().deadline_s),
