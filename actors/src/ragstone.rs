@@ -20,13 +20,11 @@ use ragstone_kernels::generation::GenerationDefaults;
 use ragstone_kernels::memory::{self, Work};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::entry::EntryShape;
-use ragstone_storage::store::{KvStore, StoreOptions, TierOptions};
-use ragstone_storage::tier::SharedTier;
+use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::object::ObjectTier;
 use tokio::runtime::Handle;
 
-use self::opening::{corpus, corpus_options, create, models};
+use self::opening::{corpus, corpus_options, create, models, store_options};
 use self::parts::Parts;
 use crate::admission::api_keys::ApiKeys;
 use crate::admission::blocking::blocking;
@@ -122,14 +120,7 @@ impl Ragstone {
             let costs = loaded.costs(&catalog, &env, &progress)?.at(settings.prices);
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);
-            let options = StoreOptions {
-                host: TierOptions { capacity_bytes: settings.host_bytes, policy: settings.host_policy },
-                disk: TierOptions { capacity_bytes: settings.disk_bytes, policy: settings.disk_policy },
-                object: object.clone().map(|tier| tier as Arc<dyn SharedTier>),
-                shape: EntryShape::of(&loaded.model.kv_layout()),
-                admission: settings.kv_admission,
-                costs,
-            };
+            let options = store_options(&settings, &loaded, object.clone(), costs);
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
             renewal::note(&catalog, &encoder, &folders.embedder)?;

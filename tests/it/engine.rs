@@ -193,9 +193,9 @@ async fn an_engine_that_goes_and_comes_back() {
     let other = Folder::new();
     let service = front(&other, &address, &["--set", "engine_model=ragstone-demo"]).await;
     assert_eq!(service.post(CHAT, &asked("x", json!({}))).await.0, 503);
-    let mut unnamed = other.ragstone(&["ask", "x", "--engine", &address, "--data"]);
-    let data = Folder::new();
-    let unnamed = Ran::of(unnamed.arg(data.data()).env_remove("RAGSTONE_MODEL").output().unwrap());
+    let third = Folder::new();
+    let mut unnamed = third.serve_command(&[]);
+    let unnamed = Ran::of(unnamed.env_remove("RAGSTONE_MODEL").args(["--engine", &address]).output().unwrap());
     unnamed.failed_with(&["does not answer", &address]);
 }
 

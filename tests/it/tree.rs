@@ -208,9 +208,11 @@ fn lower_layers_know_nothing_of_the_upper_ones() {
         ("src", &["actix_web", "rocksdb::", "lancedb::"]),
         ("actors/src", &["actix_web", "ragstone_migrations", "reqwest", "rocksdb::", "lancedb::"]),
     ];
+    // An engine elsewhere is reached by HTTP.
+    let is_allowed = |name: &str, word: &str| word == "reqwest" && name.starts_with("actors/src/upstream");
     for (name, text) in sources() {
         for (folder, words) in forbidden {
-            for word in words.iter().filter(|_| name.starts_with(folder)) {
+            for word in words.iter().filter(|word| name.starts_with(folder) && !is_allowed(&name, word)) {
                 let used = text.lines().find(|line| !line.trim_start().starts_with("//") && line.contains(word));
                 assert!(used.is_none(), "{name} must not know {word}: {used:?}");
             }

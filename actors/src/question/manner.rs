@@ -22,14 +22,9 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
-    /// That of an engine elsewhere, whose model nobody here knows; `top_k` is what the settings say.
-    pub fn of_any(top_k: Option<usize>) -> Self {
-        Self { passages: top_k.unwrap_or(PASSAGES), is_best_last: false, circles: false }
-    }
-
-    /// That of a model; `top_k` is what the settings say.
-    pub fn of(model: &ModelConfig, top_k: Option<usize>) -> Self {
-        let is_small = model.experts.is_none() && SMALL.contains(&weights(model));
+    /// That of a model, `None` for one of which nothing is known here, as an engine elsewhere has it; `top_k` is what the settings say.
+    pub fn of(model: Option<&ModelConfig>, top_k: Option<usize>) -> Self {
+        let is_small = model.is_some_and(|model| model.experts.is_none() && SMALL.contains(&weights(model)));
         let passages = if is_small { PASSAGES_OF_SMALL } else { PASSAGES };
         Self { passages: top_k.unwrap_or(passages), is_best_last: is_small, circles: is_small }
     }
@@ -59,7 +54,7 @@ mod tests {
     use super::*;
 
     fn manner(config: serde_json::Value, top_k: Option<usize>) -> Manner {
-        Manner::of(&ModelConfig::from_json(&config.to_string()).unwrap(), top_k)
+        Manner::of(Some(&ModelConfig::from_json(&config.to_string()).unwrap()), top_k)
     }
 
     #[test]
@@ -78,5 +73,6 @@ mod tests {
         assert_eq!(manner(large.clone(), None), as_before);
         assert_eq!(manner(large, Some(7)).passages, 7);
         assert_eq!(manner(demo, None), as_before);
+        assert_eq!(Manner::of(None, None), as_before);
     }
 }

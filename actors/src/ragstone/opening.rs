@@ -7,6 +7,11 @@ use ragstone_corpus::{Corpus, CorpusOptions, Earlier};
 use ragstone_env::Env;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::catalog::Catalog;
+use ragstone_storage::cost::Costs;
+use ragstone_storage::entry::EntryShape;
+use ragstone_storage::store::{StoreOptions, TierOptions};
+use ragstone_storage::tier::SharedTier;
+use ragstone_storage::tier::object::ObjectTier;
 
 use crate::admission::blocking::beside;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,6 +39,23 @@ pub(super) fn models(
         || LoadedModel::load(settings, folders, catalog, progress),
     );
     Ok((loaded?, Arc::new(encoder?)))
+}
+
+/// The store of a model's KV.
+pub(super) fn store_options(
+    settings: &Settings,
+    loaded: &LoadedModel,
+    object: Option<Arc<ObjectTier>>,
+    costs: Costs,
+) -> StoreOptions {
+    StoreOptions {
+        host: TierOptions { capacity_bytes: settings.host_bytes, policy: settings.host_policy },
+        disk: TierOptions { capacity_bytes: settings.disk_bytes, policy: settings.disk_policy },
+        object: object.map(|tier| tier as Arc<dyn SharedTier>),
+        shape: EntryShape::of(&loaded.model.kv_layout()),
+        admission: settings.kv_admission,
+        costs,
+    }
 }
 
 /// The corpus of the data folder, or the one that nodes share.

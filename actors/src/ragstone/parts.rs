@@ -70,22 +70,18 @@ pub(super) struct Parts {
 impl Parts {
     pub fn start(self, joined: Option<Joined>) -> Result<Inner> {
         let Self { settings, env, loaded, known, store, object, corpus, catalog, .. } = self;
-        let (encoder, reranker, model_id, upstream, runtime) =
-            (self.encoder, self.reranker, self.model_id, self.upstream, self.runtime);
+        let (encoder, upstream, runtime) = (self.encoder, self.upstream, self.runtime);
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
         let (layout, device) = (model.kv_layout(), device(&settings, &model)?);
         store.set_device(device.clone());
         let engine = engine(&model, device.clone(), &settings, env.clone())?;
         let (queued, processors) = (settings.max_queued, Turns::at_processors(env.clone()));
-        let retriever = retriever(queued, &corpus, &processors, &runtime);
         let runner = runner(queued, &store, device, &engine, (&upstream, &runtime));
         let evictor = evictor(queued, &store, layout, &runtime);
         let (background, jobs) = (background(&runner, &evictor, &runtime), Jobs::new(runtime.clone()));
         collect(&settings, object.as_ref(), (&env, &jobs, &runtime));
-        let status = match &upstream {
-            Some(upstream) => upstream.status(),
-            None => model_status(model_id, &model, (&loaded.fingerprint, &loaded.files_digest)),
-        };
+        let own = || model_status(self.model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
+        let status = upstream.as_ref().map_or_else(own, |upstream| upstream.status());
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
         let quotas = Quotas::open(catalog.clone(), store.clone(), &env, settings.tenant_quota()?)?;
@@ -94,17 +90,14 @@ impl Parts {
             beginning: Turns::at_questions(queued, begun_at_once(&model, settings.max_batch), env.clone()),
             assembler,
             engine: engine.clone(),
-            manner: match &upstream {
-                Some(_) => Manner::of_any(settings.top_k),
-                None => Manner::of(model.config(), settings.top_k),
-            },
+            manner: Manner::of(upstream.is_none().then(|| model.config()), settings.top_k),
             upstream,
             settings,
             known,
             env,
             store,
-            retriever,
-            reranker: reranker.map(|encoder| CrossReranker::new(encoder, processors.clone())),
+            retriever: retriever(queued, &corpus, &processors, &runtime),
+            reranker: self.reranker.map(|encoder| CrossReranker::new(encoder, processors.clone())),
             runner,
             evictor,
             background,

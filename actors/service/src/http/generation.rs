@@ -14,111 +14,14 @@ use serde_json::{Map, Value};
 use super::fields::{Fields, is_nothing};
 use super::format::Format;
 use super::identity::Visitor;
+use super::known_fields::PASSED_ON;
+pub use super::known_fields::is_known;
 use super::unsaid::Defaults;
 pub use crate::api::chat::Extension;
 use crate::api::chat::{LogitBias, StreamOptions};
 use crate::api::embeddings::OneOrMany;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::state::State;
-
-/// What both endpoints take.
-const TAKEN: &[&str] = &[
-    "model",
-    "ragstone",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "skip_special_tokens",
-    "seed",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "speculative.n_max",
-    "n",
-    "best_of",
-    "use_beam_search",
-    "length_penalty",
-    "early_stopping",
-    "tool_choice",
-    "function_call",
-    "modalities",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "tools",
-    "parallel_tool_calls",
-    "web_search_options",
-    "moderation",
-    "add_generation_prompt",
-    "continue_final_message",
-    "prompt_logprobs",
-];
-
-/// What an engine elsewhere is told as it was written.
-const PASSED_ON: &[&str] = &[
-    "max_tokens",
-    "max_completion_tokens",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "skip_special_tokens",
-    "seed",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "tool_choice",
-    "parallel_tool_calls",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "logprobs",
-    "top_logprobs",
-    "chat_template_kwargs",
-    "reasoning_effort",
-];
-
-/// Bookkeeping and hints: without effect on the answer.
-const HINTS: &[&str] = &[
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "prediction",
-];
-
-/// With them the answer would be another one: refused unless they ask for nothing.
-const REFUSED: &[&str] =
-    &["functions", "audio", "bad_words", "allowed_token_ids", "chat_template", "grammar", "json_schema"];
-
-/// Whether both endpoints know a field, or the one whose `own` fields these are. Others are ignored, and named in a header.
-pub fn is_known(name: &str, own: &[&str]) -> bool {
-    [TAKEN, HINTS, REFUSED, own].iter().any(|names| names.contains(&name))
-}
 
 /// Sampling, streaming and the extension of one request.
 #[derive(Debug)]
@@ -481,6 +384,7 @@ pub fn text_of(content: Value, param: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::known_fields::TAKEN;
     use super::*;
     use crate::api::chat::Unsaid;
 

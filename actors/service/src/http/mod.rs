@@ -21,6 +21,7 @@ mod generation;
 pub mod identity;
 mod ingests;
 mod keys;
+mod known_fields;
 mod logprobs;
 pub mod mcp;
 mod ollama;
