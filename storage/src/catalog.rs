@@ -59,7 +59,7 @@ pub struct Catalog {
     /// sled's own file, for its last word to be on the disk.
     file: Option<File>,
     flushing: Flushing,
-    /// The second copy; `None` in a copy of a catalog, which is only looked into.
+    /// The record of what is acknowledged; `None` in a copy of a catalog, which is only looked into.
     records: Mutex<Option<Records>>,
     damage: Option<Damage>,
     /// Ids begin behind this one: those before were in a catalog that was damaged.
@@ -126,7 +126,7 @@ pub struct FileStamp {
 }
 
 impl Catalog {
-    /// Opens or creates the catalog in `dir` (`DATA/catalog`), and its second copy beside it. A damaged one is moved aside to
+    /// Opens or creates the catalog in `dir` (`DATA/catalog`), and its second copy beside it, which is what sled's rows are made to be. A damaged one is moved aside to
     /// `catalog.damaged-<time>` and begun anew with what the second copy has, which [`damage`](Self::damage) tells. BLOCKS.
     ///
     /// # Errors
@@ -164,8 +164,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn set_setting(&self, name: &str, value: &str) -> Result<()> {
-        self.settings.insert(name, value).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, name.as_bytes(), value.as_bytes().to_vec())
     }
 
     /// Identity of the embedding model that the corpus was built with.
@@ -300,6 +299,7 @@ impl Catalog {
             Kept::ObjectRemovals => &self.object_removals,
             Kept::Models => &self.models,
             Kept::Quotas => &self.quotas,
+            Kept::Settings => &self.settings,
         }
     }
 }

@@ -194,7 +194,12 @@ impl Collection {
             let Some(_writing) = self.write().await else { return Ok(count) };
             let needed = self.needed_files().await?.unwrap_or_default();
             added.retain(|(name, _)| needed.contains(name));
-            count += self.with_checks(move |folder, checks| checks.add_read(folder, added)).await? as u64;
+            let listing = move |folder: &Path, checks: &mut Checks| {
+                // What is listed is known to be on the disk.
+                sync_named(folder, added.iter().map(|(name, _)| name.as_str()))?;
+                checks.add_read(folder, added)
+            };
+            count += self.with_checks(listing).await? as u64;
         }
         Ok(count)
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::records::Kept;
 use super::{Catalog, read_json, sled_error, to_json};
 use crate::Result;
 
@@ -21,8 +22,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_calibration<T: Serialize>(&self, model: &str, found: &T) -> Result<()> {
-        self.settings.insert(row(model), to_json(found)?).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, row(model).as_bytes(), to_json(found)?)
     }
 }
 

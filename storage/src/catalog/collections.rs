@@ -1,5 +1,6 @@
 //! Which collections there are: one whose folder is gone, as after a restore that was cut short, is missed and told of.
 
+use super::records::Kept;
 use super::{Catalog, sled_error};
 use crate::Result;
 
@@ -19,8 +20,7 @@ impl Catalog {
         if self.settings.contains_key(key(name)).map_err(sled_error)? {
             return Ok(());
         }
-        self.settings.insert(key(name), &[]).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, key(name).as_bytes(), Vec::new())
     }
 
     /// Notes that a collection is about to go; durable on return.
@@ -28,10 +28,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn forget_collection(&self, name: &str) -> Result<()> {
-        match self.settings.remove(key(name)).map_err(sled_error)? {
-            Some(_) => self.flush(),
-            None => Ok(()),
-        }
+        self.remove(Kept::Settings, key(name).as_bytes()).map(drop)
     }
 
     /// Those that were noted, in the order of their names.

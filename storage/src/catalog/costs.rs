@@ -4,6 +4,9 @@ use super::{Catalog, read_json, sled_error, to_json};
 use crate::Result;
 use crate::cost::CostProfile;
 
+/// Before the rows of these, among the settings.
+pub(super) const PREFIX: &str = "costs.";
+
 impl Catalog {
     /// What is known of a machine; `None` if nothing is, or it cannot be read: it is measured again then.
     ///
@@ -24,5 +27,5 @@ impl Catalog {
 }
 
 fn row(name: &str) -> String {
-    format!("costs.{name}")
+    format!("{PREFIX}{name}")
 }

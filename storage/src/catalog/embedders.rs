@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::records::Kept;
 use super::{Catalog, read_json, sled_error, to_json};
 use crate::Result;
 
@@ -12,7 +13,7 @@ const EMBEDDER: &str = "embedder.";
 /// Before an identity, of how alike unrelated texts are to that model.
 const UNRELATED: &str = "unrelated.";
 /// Before a collection's full name, among the settings.
-const KEPT: &str = "renewal.cancelled.";
+const CANCELLED: &str = "renewal.cancelled.";
 
 /// An embedding model that was in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,14 +27,13 @@ pub struct EmbedderRecord {
 }
 
 impl Catalog {
-    /// Notes where the embedding model of an identity is.
+    /// Notes where the embedding model of an identity is; durable on return.
     ///
     /// # Errors
     /// `InvalidInput` if the path is not UTF-8; else as sled says.
     pub fn note_embedder(&self, identity: &str, record: &EmbedderRecord) -> Result<()> {
         let key = format!("{EMBEDDER}{identity}");
-        self.settings.insert(key, to_json(record)?).map(drop).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, key.as_bytes(), to_json(record)?)
     }
 
     /// Where the embedding model of an identity was last.
@@ -45,14 +45,13 @@ impl Catalog {
         Ok(row.and_then(|row| read_json(&row)))
     }
 
-    /// Notes what was measured of the embedding model of an identity.
+    /// Notes what was measured of the embedding model of an identity; durable on return.
     ///
     /// # Errors
     /// As sled says.
     pub fn note_unrelated(&self, identity: &str, measured: &Value) -> Result<()> {
         let key = format!("{UNRELATED}{identity}");
-        self.settings.insert(key, to_json(measured)?).map(drop).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, key.as_bytes(), to_json(measured)?)
     }
 
     /// What was noted by [`note_unrelated`](Self::note_unrelated).
@@ -69,12 +68,11 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn cancel_renewal(&self, collection: &str, identity: Option<&str>) -> Result<()> {
-        let key = format!("{KEPT}{collection}");
+        let key = format!("{CANCELLED}{collection}");
         match identity {
-            Some(identity) => self.settings.insert(key, identity).map_err(sled_error)?,
-            None => self.settings.remove(key).map_err(sled_error)?,
-        };
-        self.flush()
+            Some(identity) => self.put(Kept::Settings, key.as_bytes(), identity.into()),
+            None => self.remove(Kept::Settings, key.as_bytes()).map(drop),
+        }
     }
 
     /// Whether somebody cancelled that a collection is embedded again for `identity`.
@@ -82,7 +80,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn is_renewal_cancelled(&self, collection: &str, identity: &str) -> Result<bool> {
-        let row = self.settings.get(format!("{KEPT}{collection}")).map_err(sled_error)?;
+        let row = self.settings.get(format!("{CANCELLED}{collection}")).map_err(sled_error)?;
         Ok(row.is_some_and(|row| row == identity.as_bytes()))
     }
 }

@@ -166,25 +166,24 @@ impl Catalog {
         if let Some(job) = self.warm_jobs()?.into_iter().find(same) {
             return Ok(job);
         }
+        let mut records = self.changing();
         let job = WarmJob { id: self.fresh_warm_id()?, ..wanted };
-        self.put(Kept::WarmJobs, &job.id.to_be_bytes(), to_json(&job)?)?;
+        let id = job.id.to_be_bytes().to_vec();
+        // The next one is synced behind it.
+        self.write(&mut records, Kept::Settings, vec![(LAST_WARM_JOB.into(), Some(id.clone()))], false)?;
+        self.write(&mut records, Kept::WarmJobs, vec![(id, Some(to_json(&job)?))], true)?;
         Ok(job)
     }
 
     /// People type these: 1, 2, 3, and not sled's, which leap at every start. None is used twice.
     fn fresh_warm_id(&self) -> Result<u64> {
-        loop {
-            let next = |last: Option<&[u8]>| {
-                let last = last.and_then(|last| last.try_into().ok()).map_or(0, u64::from_be_bytes);
-                Some((last + 1).to_be_bytes().to_vec())
-            };
-            let id = self.settings.update_and_fetch(LAST_WARM_JOB, next).map_err(sled_error)?;
-            let id = id.and_then(|id| id[..].try_into().ok()).map_or(1, u64::from_be_bytes);
-            // An earlier version took sled's.
-            if !self.warm_jobs.contains_key(id.to_be_bytes()).map_err(sled_error)? {
-                return Ok(id);
-            }
+        let last = self.settings.get(LAST_WARM_JOB).map_err(sled_error)?;
+        let mut id = last.and_then(|last| last[..].try_into().ok()).map_or(0, u64::from_be_bytes) + 1;
+        // An earlier version took sled's.
+        while self.warm_jobs.contains_key(id.to_be_bytes()).map_err(sled_error)? {
+            id += 1;
         }
+        Ok(id)
     }
 
     /// Warm-ups that are not finished, the oldest first.

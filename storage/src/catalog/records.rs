@@ -1,7 +1,8 @@
-//! The second copy of what nothing else can be made of again: API keys, quotas, pins, and the journals of ingests, warm-ups and removals.
+//! The record of what nothing else can be made of again: API keys, quotas, pins, settings, and the journals of ingests, warm-ups and removals.
 //!
-//! Each change is written here first, and is durable when it is here: sled's own file follows, and lacks the last half second after a power
-//! cut. The next start does in sled what it lacks. Where sled's file is damaged as a whole, everything comes from here.
+//! Each change is written and synced here before it is acknowledged. sled's own file follows, and after a power cut may lack the last half
+//! second, or have it in part. The next start makes sled's rows those that are here, unless this file is damaged; where sled's is damaged as a
+//! whole, everything comes from here.
 //!
 //! ```text
 //! DATA/catalog.records: frames of
@@ -9,8 +10,9 @@
 //! body: sequence u64   tree u8   rows
 //! row:  bytes of the key u32   key   bytes of the value u32, or u32::MAX where the row is removed   value
 //! ```
-//! Numbers are little-endian. The first frame has no rows, and the sequence that sled had reached when the file was written anew: a catalog
-//! that has not reached it has lost something. A frame that is damaged or cut is none.
+//! Numbers are little-endian. The first frame has the sequence that sled had reached when the file was written anew: a catalog that has not
+//! reached it has lost something. Its row's key is the trees that the file has, a byte each. A frame that is damaged or cut is none; at the end
+//! of the file it is a change that was not acknowledged.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as Io, Result, Seek, SeekFrom, Write};
@@ -38,10 +40,11 @@ pub(super) enum Kept {
     ObjectRemovals = 7,
     Models = 8,
     Quotas = 9,
+    Settings = 10,
 }
 
 impl Kept {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ApiKeys,
         Self::Pins,
         Self::SchemaEntries,
@@ -51,6 +54,7 @@ impl Kept {
         Self::ObjectRemovals,
         Self::Models,
         Self::Quotas,
+        Self::Settings,
     ];
 
     fn of(number: u8) -> Option<Self> {
@@ -76,8 +80,12 @@ pub(super) struct Found {
     pub base: u64,
     pub last: u64,
     pub changes: Vec<Change>,
-    /// There are bytes that are no frame.
+    /// The trees of which it has all rows.
+    holds: Vec<u8>,
+    /// There are bytes between frames that are none.
     pub is_damaged: bool,
+    /// There are bytes behind the last frame that are none.
+    pub is_cut: bool,
 }
 
 /// The open file.
@@ -106,13 +114,16 @@ pub(super) fn read(path: &Path) -> Result<Found> {
     let (mut found, mut at) = (Found::default(), 0);
     while at < bytes.len() {
         let Some((sequence, tree, rows, end)) = frame(&bytes, at) else {
-            found.is_damaged = true;
+            found.is_cut = true;
             let next = bytes[at + 1..].windows(MAGIC.len()).position(|window| window == MAGIC);
             at = next.map_or(bytes.len(), |next| at + 1 + next);
             continue;
         };
+        found.is_damaged |= std::mem::take(&mut found.is_cut);
         if tree == NONE {
             found.base = sequence;
+            // Files of earlier versions do not say so.
+            found.holds = rows.first().map(|(trees, _)| trees.clone()).unwrap_or_default();
         }
         found.last = found.last.max(sequence);
         // That of a later version is not ours to apply.
@@ -122,6 +133,13 @@ pub(super) fn read(path: &Path) -> Result<Found> {
     Ok(found)
 }
 
+impl Found {
+    /// Whether it has all rows of a tree: a version that did not keep it here may have written the file.
+    pub fn holds(&self, tree: Kept) -> bool {
+        self.holds.contains(&(tree as u8))
+    }
+}
+
 impl Records {
     /// Writes a file anew that has these rows, in the place of the one that is there: a kill leaves one of them. sled has reached `sequence`,
     /// on the disk.
@@ -129,7 +147,8 @@ impl Records {
         let mut new = path.as_os_str().to_owned();
         new.push(".new");
         let new = PathBuf::from(new);
-        let mut bytes = encode(sequence, NONE, &[]);
+        let trees = Kept::ALL.map(|tree| tree as u8).to_vec();
+        let mut bytes = encode(sequence, NONE, &[(trees, None)]);
         rows.for_each(|(tree, row)| bytes.extend(encode(sequence, tree as u8, &[row])));
         let mut file = File::create(&new)?;
         file.write_all(&bytes)?;
@@ -274,7 +293,8 @@ mod tests {
         drop(filled(&path));
         let whole = std::fs::read(&path).unwrap();
         let found = read(&path).unwrap();
-        assert_eq!((found.base, found.last, found.changes.len(), found.is_damaged), (7, 9, 4, false));
+        assert_eq!((found.base, found.last, found.changes.len()), (7, 9, 4));
+        assert!(!found.is_damaged && !found.is_cut && Kept::ALL.iter().all(|tree| found.holds(*tree)));
         assert_eq!(found.changes[2].rows, [row("a", None), row("b", Some("2"))]);
         let mut records = Records::open(&path, &found).unwrap();
         records.add(Kept::Pins, &[row("z", None)], true).unwrap();
@@ -290,7 +310,7 @@ mod tests {
             bytes[at] ^= 0x10;
             std::fs::write(&path, bytes).unwrap();
             let damaged = read(&path).unwrap();
-            assert!(damaged.is_damaged, "at {at}");
+            assert!(damaged.is_damaged || damaged.is_cut, "at {at}");
             // One frame is lost, and nothing else.
             assert!(damaged.changes.len() >= 3, "at {at}");
             assert!(damaged.changes.iter().all(|change| found.changes.contains(change)), "at {at}");
