@@ -13,8 +13,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn calibration<T: DeserializeOwned>(&self, model: &str) -> Result<Option<T>> {
-        let row = self.settings.get(row(model)).map_err(sled_error)?;
-        Ok(row.and_then(|value| read_json(&value)))
+        Ok(self.settings.get(row(model)).and_then(|value| read_json(&value)))
     }
 
     /// Notes what was found of a model; durable on return.

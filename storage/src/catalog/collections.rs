@@ -17,7 +17,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_collection(&self, name: &str) -> Result<()> {
-        if self.settings.contains_key(key(name)).map_err(sled_error)? {
+        if self.settings.contains_key(key(name)) {
             return Ok(());
         }
         self.put(Kept::Settings, key(name).as_bytes(), Vec::new())
@@ -36,10 +36,8 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn noted_collections(&self) -> Result<Vec<String>> {
-        let name =
-            |key: &[u8]| key.strip_prefix(PREFIX.as_bytes()).and_then(|name| String::from_utf8(name.into()).ok());
-        let keys = self.settings.scan_prefix(PREFIX).keys();
-        keys.filter_map(|key| key.map(|key| name(&key)).map_err(sled_error).transpose()).collect()
+        let name = |key: &[u8]| String::from_utf8(key[PREFIX.len()..].into()).ok();
+        Ok(self.settings.with_prefix(PREFIX).iter().filter_map(|(key, _)| name(key)).collect())
     }
 }
 

@@ -13,8 +13,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn costs(&self, name: &str) -> Result<Option<CostProfile>> {
-        let row = self.settings.get(row(name)).map_err(sled_error)?;
-        Ok(row.and_then(|value| read_json(&value)))
+        Ok(self.settings.get(row(name)).and_then(|value| read_json(&value)))
     }
 
     /// Notes what is known of a machine.
@@ -22,7 +21,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_costs(&self, name: &str, costs: &CostProfile) -> Result<()> {
-        self.settings.insert(row(name), to_json(costs)?).map(drop).map_err(sled_error)
+        self.settings.insert(row(name), to_json(costs)?)
     }
 }
 

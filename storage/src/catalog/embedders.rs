@@ -41,8 +41,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn embedder(&self, identity: &str) -> Result<Option<EmbedderRecord>> {
-        let row = self.settings.get(format!("{EMBEDDER}{identity}")).map_err(sled_error)?;
-        Ok(row.and_then(|row| read_json(&row)))
+        Ok(self.settings.get(format!("{EMBEDDER}{identity}")).and_then(|row| read_json(&row)))
     }
 
     /// Notes what was measured of the embedding model of an identity; durable on return.
@@ -59,8 +58,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn unrelated(&self, identity: &str) -> Result<Option<Value>> {
-        let row = self.settings.get(format!("{UNRELATED}{identity}")).map_err(sled_error)?;
-        Ok(row.and_then(|row| read_json(&row)))
+        Ok(self.settings.get(format!("{UNRELATED}{identity}")).and_then(|row| read_json(&row)))
     }
 
     /// Notes that a collection is not to be embedded again for `identity`, or, with `None`, for whichever; durable on return.
@@ -80,7 +78,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn is_renewal_cancelled(&self, collection: &str, identity: &str) -> Result<bool> {
-        let row = self.settings.get(format!("{CANCELLED}{collection}")).map_err(sled_error)?;
+        let row = self.settings.get(format!("{CANCELLED}{collection}"));
         Ok(row.is_some_and(|row| row == identity.as_bytes()))
     }
 }

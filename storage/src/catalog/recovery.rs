@@ -25,10 +25,10 @@ pub(super) fn open(dir: &Path, env: &Env) -> Result<Catalog> {
     let found = records::read(&path).map_err(|error| Error::io("read", &path, error))?;
     let why = match open_when_free(dir) {
         // One that has not reached what it had when the copy was written has lost its rows: sled takes some damage for an empty file.
-        Ok(catalog) if catalog.applied()? < found.base => "it lacks what was in it".to_owned(),
+        Ok(catalog) if catalog.applied() < found.base => "it lacks what was in it".to_owned(),
         Ok(mut catalog) => {
             sync_files(dir)?;
-            catalog.ids_before = catalog.number(IDS_BEFORE)?;
+            catalog.ids_before = catalog.number(IDS_BEFORE);
             return catalog.with_records(&path, &found, None);
         }
         Err(error) if error.kind() == ErrorKind::Corrupt => error.to_string(),
@@ -58,7 +58,7 @@ impl Catalog {
     /// Does what sled lacks of the second copy, makes the rest of sled's rows those that are there, and opens it, or writes it anew where it is
     /// damaged or does not have everything.
     fn with_records(mut self, path: &Path, found: &Found, mut damage: Option<Damage>) -> Result<Self> {
-        let applied = self.applied()?;
+        let applied = self.applied();
         for change in found.changes.iter().filter(|change| change.sequence > applied) {
             self.apply(change.tree, &change.rows)?;
         }
@@ -70,7 +70,7 @@ impl Catalog {
         // One that is behind, or damaged, has not heard of all that left: a key that was revoked must not come back.
         let is_whole = found.last == reached && !found.is_damaged;
         if is_whole {
-            let wrong = self.wrong(found, &kept)?;
+            let wrong = self.wrong(found, &kept);
             if !wrong.is_empty() {
                 tracing::error!(
                     rows = wrong.len(),
@@ -109,32 +109,30 @@ impl Catalog {
     }
 
     /// What makes sled's rows those of a second copy that is whole.
-    fn wrong(&self, found: &Found, kept: &Folded) -> Result<Vec<(Kept, Row)>> {
+    fn wrong(&self, found: &Found, kept: &Folded) -> Vec<(Kept, Row)> {
         let mut wrong = Vec::new();
         for ((tree, key), value) in kept {
-            let row = self.kept(*tree).get(key).map_err(sled_error)?;
+            let row = self.kept(*tree).get(key);
             // When a model was used last is not kept twice.
             if row.is_none_or(|row| *tree != Kept::Models && row[..] != value[..]) {
                 wrong.push((*tree, (key.clone(), Some(value.clone()))));
             }
         }
         for tree in Kept::ALL.into_iter().filter(|tree| found.holds(*tree)) {
-            for (key, _) in self.kept_rows(tree)? {
+            for (key, _) in self.kept_rows(tree) {
                 if !kept.contains_key(&(tree, key.clone())) {
                     wrong.push((tree, (key, None)));
                 }
             }
         }
-        Ok(wrong)
+        wrong
     }
 
     /// sled's rows of a tree that belong into the second copy.
-    fn kept_rows(&self, tree: Kept) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let is_kept = |key: &[u8]| tree != Kept::Settings || !is_of_sled(key);
-        let rows = self.kept(tree).iter().map(|row| row.map_err(sled_error));
-        rows.filter(|row| row.as_ref().map_or(true, |(key, _)| is_kept(key)))
-            .map(|row| row.map(|(key, value)| (key.to_vec(), value.to_vec())))
-            .collect()
+    fn kept_rows(&self, tree: Kept) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut rows = self.kept(tree).all();
+        rows.retain(|(key, _)| tree != Kept::Settings || !is_of_sled(key));
+        rows
     }
 
     /// Writes the second copy anew from what sled has.
@@ -148,23 +146,23 @@ impl Catalog {
         self.flush()?;
         let mut rows: Vec<(Kept, Row)> = Vec::new();
         for tree in Kept::ALL {
-            rows.extend(self.kept_rows(tree)?.into_iter().map(|(key, value)| (tree, (key, Some(value)))));
+            rows.extend(self.kept_rows(tree).into_iter().map(|(key, value)| (tree, (key, Some(value)))));
         }
         Records::anew(path, reached, rows.into_iter()).map_err(|error| sled_error(error.into()))
     }
 
-    fn applied(&self) -> Result<u64> {
+    fn applied(&self) -> u64 {
         self.number(APPLIED)
     }
 
     pub(super) fn note_applied(&self, sequence: u64) -> Result<()> {
-        self.settings.insert(APPLIED, &sequence.to_be_bytes()).map(drop).map_err(sled_error)
+        self.settings.insert(APPLIED, sequence.to_be_bytes())
     }
 
     /// 0 where it is not there.
-    fn number(&self, setting: &str) -> Result<u64> {
-        let number = self.settings.get(setting).map_err(sled_error)?;
-        Ok(number.and_then(|number| number[..].try_into().ok()).map_or(0, u64::from_be_bytes))
+    fn number(&self, setting: &str) -> u64 {
+        let number = self.settings.get(setting);
+        number.and_then(|number| number[..].try_into().ok()).map_or(0, u64::from_be_bytes)
     }
 
     /// A new job must not have the number of one that is known, nor a smaller one: a catalog that was begun anew counts from nothing, and one
@@ -174,7 +172,7 @@ impl Catalog {
         let of_jobs = found.changes.iter().filter(|change| matches!(change.tree, Kept::Jobs | Kept::Removals));
         let mut last = of_jobs.flat_map(|change| &change.rows).filter_map(|(key, _)| id_of(key)).max().unwrap_or(0);
         for tree in [Kept::Jobs, Kept::Removals] {
-            if let Some((key, _)) = self.kept(tree).last().map_err(sled_error)? {
+            if let Some(key) = self.kept(tree).last_key() {
                 last = last.max(id_of(&key).unwrap_or(0));
             }
         }
@@ -182,7 +180,7 @@ impl Catalog {
             return Ok(());
         }
         self.ids_before = last;
-        self.settings.insert(IDS_BEFORE, &last.to_be_bytes()).map(drop).map_err(sled_error)
+        self.settings.insert(IDS_BEFORE, last.to_be_bytes())
     }
 }
 

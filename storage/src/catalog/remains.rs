@@ -77,8 +77,7 @@ impl Catalog {
     /// As sled says.
     pub fn remains(&self) -> Result<Vec<Remains>> {
         let mut all = Vec::new();
-        for row in self.settings.scan_prefix(PREFIX) {
-            let (key, value) = row.map_err(sled_error)?;
+        for (key, value) in self.settings.with_prefix(PREFIX) {
             if let (Some(holder), Some(row)) = (Holder::of(&key), Row::read(Some(&value))) {
                 all.push(Remains { holder, since_unix_ms: row.since_unix_ms, deletions: row.deletions });
             }
@@ -100,7 +99,7 @@ impl Catalog {
 
     fn change_remains(&self, holder: &Holder, change: impl FnOnce(Option<Row>) -> Option<Row>) -> Result<()> {
         let (key, mut records) = (holder.key(), self.changing());
-        let known = self.settings.get(&key).map_err(sled_error)?;
+        let known = self.settings.get(&key);
         let changed = change(Row::read(known.as_deref())).map(|row| to_json(&row)).transpose()?;
         if known.is_none() && changed.is_none() {
             return Ok(());

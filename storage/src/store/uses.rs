@@ -102,10 +102,6 @@ impl Uses {
             tracing::warn!(%error, "times of use were not written");
         }
     }
-
-    pub fn flush(&self) -> Result<()> {
-        self.catalog.flush()
-    }
 }
 
 impl State {
