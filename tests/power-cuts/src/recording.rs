@@ -17,6 +17,8 @@ pub struct Recording {
     bytes: Vec<u8>,
     /// The records, in order.
     pub records: Vec<Record>,
+    /// Where each ends in the file.
+    ends: Vec<usize>,
 }
 
 /// One change. Inodes are the system's, and come again once a file is gone.
@@ -74,12 +76,18 @@ impl Recording {
     /// As the disk says; `Unsupported` where the process did something that has no record.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path)?;
-        let (mut records, mut at) = (Vec::new(), 0);
+        let (mut records, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
         while let Some((record, end)) = next(&bytes, at)? {
             records.push(record);
+            ends.push(end);
             at = end;
         }
-        Ok(Self { bytes, records })
+        Ok(Self { bytes, records, ends })
+    }
+
+    /// How many records were whole when the file had so many bytes.
+    pub fn records_in(&self, bytes: u64) -> usize {
+        self.ends.partition_point(|end| *end as u64 <= bytes)
     }
 
     /// The bytes of a [`Record::Write`].
