@@ -1,4 +1,4 @@
 //! Corpus, journals and KV together.
 
-#[cfg(target_os = "linux")]
+mod damage;
 mod power_cuts;

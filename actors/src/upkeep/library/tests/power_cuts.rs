@@ -5,8 +5,8 @@
 //! recording among its other writes, so that every moment knows what was acknowledged by then.
 
 mod check;
-mod steps;
-mod world;
+pub(super) mod steps;
+pub(super) mod world;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,7 +32,7 @@ const STEPS: usize = 60;
 const MORE_STEPS: usize = 250;
 const CUTS_OF_A_PROCESS: usize = 2_000;
 
-fn number(variable: &str) -> Option<usize> {
+pub(super) fn number(variable: &str) -> Option<usize> {
     std::env::var(variable).ok().map(|number| number.parse().unwrap())
 }
 
@@ -53,7 +53,7 @@ fn worker() {
     std::process::exit(0);
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
@@ -97,7 +97,7 @@ fn assert_complete(recording: &Recording, folder: &Path) {
 }
 
 /// The files below a folder, by their names there.
-fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+pub(super) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
         for entry in std::fs::read_dir(&next).unwrap().map(Result::unwrap) {

@@ -20,15 +20,15 @@ use super::world::{MARK, MODEL, World, entry};
 use crate::admission::caller::Caller;
 
 /// Below the recorded folder: the data folder, and the file of what is said.
-pub(super) const DATA: &str = "above/data";
-pub(super) const TOLD: &str = "told";
+pub const DATA: &str = "above/data";
+pub const TOLD: &str = "told";
 /// Of whatever has a name.
-pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// What a step makes of things; `None`: it is gone.
 type Effects = Vec<(String, Option<String>)>;
 
-pub(super) struct Worker {
+pub struct Worker {
     data: PathBuf,
     world: Option<World>,
     random: Env,
@@ -46,6 +46,13 @@ impl Worker {
         let data = folder.join(DATA);
         let world = Some(World::open(&data).await.unwrap());
         Self { data, world, random: Env::seeded(seed, 0), told, there: BTreeMap::new(), gone: Vec::new(), number: 0 }
+    }
+
+    /// Closes the stores; what was acknowledged.
+    pub async fn end(mut self) -> BTreeMap<String, String> {
+        self.world.take().unwrap().close().await;
+        self.there.retain(|name, _| !name.starts_with("wiped:"));
+        self.there
     }
 
     fn world(&self) -> &World {
@@ -354,7 +361,7 @@ fn hash_of(mark: &str, word: usize) -> String {
 }
 
 /// Ids that were given to jobs, of which none may come twice.
-pub(super) fn fresh_ids(world: &World) -> HashSet<u64> {
+pub fn fresh_ids(world: &World) -> HashSet<u64> {
     let job = world.catalog.add_job("fresh", &[PathBuf::from("/fresh")], false, 1).unwrap();
     let subject = WarmSubject::Passages { collection: "fresh".into(), document: None };
     let warm = WarmJob {

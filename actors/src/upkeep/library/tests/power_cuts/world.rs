@@ -25,12 +25,12 @@ use crate::admission::quotas::Quotas;
 use crate::error::{ErrorKind, Result};
 use crate::upkeep::library::Library;
 
-pub(super) const MODEL: Fingerprint = Fingerprint([0x21; 32]);
+pub const MODEL: Fingerprint = Fingerprint([0x21; 32]);
 const LAYERS: u32 = 2;
 const KV_DIM: u32 = 2;
 const DIMENSION: usize = 16;
 /// What every text has, behind which its own number stands.
-pub(super) const MARK: &str = "zqmark";
+pub const MARK: &str = "zqmark";
 
 /// A vector of a text's words.
 struct Words;
@@ -78,7 +78,7 @@ impl PassageEncoder for Words {
 }
 
 /// What a data folder has.
-pub(super) struct World {
+pub struct World {
     pub catalog: Arc<Catalog>,
     pub store: KvStore,
     pub corpus: Corpus,
@@ -121,8 +121,8 @@ impl World {
         self.catalog.flush().unwrap();
     }
 
-    /// Everything that is ever acknowledged, by its name.
-    pub async fn observed(&self) -> BTreeMap<String, String> {
+    /// What the catalog and the files of responses have, by its name.
+    pub fn rows(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         let catalog = &self.catalog;
         found.extend(catalog.api_keys().unwrap().into_iter().map(|key| (format!("key:{}", key.name), key.hash)));
@@ -141,32 +141,39 @@ impl World {
             found.extend(calibration.map(|value| (format!("calibration:{name}"), value.to_string())));
             let is_kept = catalog.is_renewal_cancelled(name, "words").unwrap();
             found.extend(is_kept.then(|| (format!("renewal:{name}"), String::new())));
-            let response = self.responses.read(&row("", name)).unwrap();
+            // One that is damaged says so.
+            let response = self.responses.read(&row("", name)).unwrap_or_default();
             found.extend(response.map(|value| (format!("response:{name}"), value.to_string())));
         }
         for row in catalog.remains().unwrap() {
             found.insert(format!("remains:{:?}", row.holder), String::new());
         }
+        found
+    }
+
+    /// Everything that is ever acknowledged, by its name. Nothing may be damaged.
+    pub async fn observed(&self) -> BTreeMap<String, String> {
+        let mut found = self.rows();
         for collection in self.corpus.collections().await.unwrap() {
             let name = collection.name;
             assert_eq!(collection.damaged, None, "collection {name}");
             found.insert(format!("collection:{name}"), String::new());
             for info in self.corpus.documents(&name, 0, 1000).await.unwrap() {
-                let text = self.text(&name, &info.id).await;
-                found.insert(format!("document:{name}/{}", info.id), text);
+                let mark = self.mark_of(&name, &info.id).await.unwrap();
+                found.insert(format!("document:{name}/{}", info.id), mark);
             }
         }
         found
     }
 
     /// The number of a document's text, which all of its passages have.
-    async fn text(&self, collection: &str, document: &str) -> String {
-        let stored = self.corpus.document(collection, document).await.unwrap();
+    pub async fn mark_of(&self, collection: &str, document: &str) -> Result<String> {
+        let stored = self.corpus.document(collection, document).await?;
         let mark_of = |text: &str| text.split_whitespace().find(|word| word.starts_with(MARK)).map(str::to_owned);
         let marks: Vec<Option<String>> = stored.passages.iter().map(|passage| mark_of(&passage.text)).collect();
         assert_eq!(stored.info.passages, marks.len(), "{collection}/{document}");
         assert!(marks.iter().all(|mark| mark == &marks[0]), "{collection}/{document}: {marks:?}");
-        marks[0].clone().unwrap()
+        Ok(marks[0].clone().unwrap())
     }
 
     /// The keys and tokens that KV of the documents has.
@@ -214,7 +221,7 @@ fn options() -> StoreOptions {
 }
 
 /// KV of a passage, of which each bit follows from its key.
-pub(super) fn entry(tokens: &[u32]) -> Entry {
+pub fn entry(tokens: &[u32]) -> Entry {
     let new = NewEntry {
         fingerprint: MODEL,
         salt: "".into(),
