@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind as Io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::checks::{Checks, Listed};
-use super::disk::{failed, files};
+use super::disk::{failed, files, sync_named};
 use super::folders::manifest_of;
 use super::table::Collection;
 use super::{Corpus, blocking, io_failed};

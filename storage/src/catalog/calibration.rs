@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::records::Kept;
-use super::{Catalog, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::Result;
 
 impl Catalog {

@@ -1,7 +1,7 @@
 //! Which collections there are: one whose folder is gone, as after a restore that was cut short, is missed and told of.
 
+use super::Catalog;
 use super::records::Kept;
-use super::{Catalog, sled_error};
 use crate::Result;
 
 /// Before the rows of these, among the settings.

@@ -1,6 +1,6 @@
 //! What this machine was seen to take, by model, kernels and threads.
 
-use super::{Catalog, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::Result;
 use crate::cost::CostProfile;
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::records::Kept;
-use super::{Catalog, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::Result;
 
 /// Before an identity, among the settings.

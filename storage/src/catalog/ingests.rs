@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::records::Kept;
-use super::{Catalog, read_all, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::{Error, Result};
 
 /// Documents that are being ingested. Survives a kill, so that the next start goes on.

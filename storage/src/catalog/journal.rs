@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::records::Kept;
-use super::{Catalog, read_all, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::key::{Fingerprint, SegmentDigest};
 use crate::{Error, Result};
 

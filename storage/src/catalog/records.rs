@@ -11,8 +11,8 @@
 //! row:  bytes of the key u32   key   bytes of the value u32, or u32::MAX where the row is removed   value
 //! ```
 //! Numbers are little-endian. The first frame has the sequence that sled had reached when the file was written anew: a catalog that has not
-//! reached it has lost something. Its row's key is the trees that the file has, a byte each. A frame that is damaged or cut is none; at the end
-//! of the file it is a change that was not acknowledged.
+//! reached it has lost something. Its row's key is the trees that the file has, a byte each, and the value how many frames of that sequence follow,
+//! u64. A frame that is damaged or cut is none; at the end of the file it is a change that was not acknowledged.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as Io, Result, Seek, SeekFrom, Write};
@@ -111,7 +111,7 @@ pub(super) fn read(path: &Path) -> Result<Found> {
         Err(error) if error.kind() == Io::NotFound => return Ok(Found::default()),
         read => read?,
     };
-    let (mut found, mut at) = (Found::default(), 0);
+    let (mut found, mut at, mut of_base) = (Found::default(), 0, 0);
     while at < bytes.len() {
         let Some((sequence, tree, rows, end)) = frame(&bytes, at) else {
             found.is_cut = true;
@@ -123,13 +123,20 @@ pub(super) fn read(path: &Path) -> Result<Found> {
         if tree == NONE {
             found.base = sequence;
             // Files of earlier versions do not say so.
-            found.holds = rows.first().map(|(trees, _)| trees.clone()).unwrap_or_default();
+            if let Some((trees, count)) = rows.first() {
+                found.holds.clone_from(trees);
+                of_base = count.as_deref().and_then(|count| count.try_into().ok()).map_or(0, u64::from_le_bytes);
+            }
+        } else if sequence == found.base {
+            of_base = of_base.saturating_sub(1);
         }
         found.last = found.last.max(sequence);
         // That of a later version is not ours to apply.
         found.changes.extend(Kept::of(tree).map(|tree| Change { sequence, tree, rows }));
         at = end;
     }
+    // These were there when the file was, and are no change that was cut off.
+    found.is_damaged |= of_base > 0;
     Ok(found)
 }
 
@@ -147,9 +154,13 @@ impl Records {
         let mut new = path.as_os_str().to_owned();
         new.push(".new");
         let new = PathBuf::from(new);
-        let trees = Kept::ALL.map(|tree| tree as u8).to_vec();
-        let mut bytes = encode(sequence, NONE, &[(trees, None)]);
-        rows.for_each(|(tree, row)| bytes.extend(encode(sequence, tree as u8, &[row])));
+        let (trees, mut count, mut frames) = (Kept::ALL.map(|tree| tree as u8).to_vec(), 0_u64, Vec::new());
+        rows.for_each(|(tree, row)| {
+            frames.extend(encode(sequence, tree as u8, &[row]));
+            count += 1;
+        });
+        let mut bytes = encode(sequence, NONE, &[(trees, Some(count.to_le_bytes().to_vec()))]);
+        bytes.append(&mut frames);
         let mut file = File::create(&new)?;
         file.write_all(&bytes)?;
         file.sync_all()?;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::records::Kept;
-use super::{Catalog, sled_error, to_json};
+use super::{Catalog, to_json};
 use crate::Result;
 
 /// Before the rows of these, among the settings.

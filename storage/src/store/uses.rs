@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use crate::Result;
 use crate::catalog::{Catalog, LastUse};
 use crate::key::KvKey;
 use ragstone_env::Env;

@@ -8,6 +8,7 @@ mod check;
 pub(super) mod steps;
 pub(super) mod world;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use self::check::{Found, Told};
 use self::steps::Worker;
 
 const FOLDER_VARIABLE: &str = "RAGSTONE_TEST_POWER_FOLDER";
+/// What the child says in the end.
+const DONE: &str = "all steps are done";
 const STEPS_VARIABLE: &str = "RAGSTONE_TEST_POWER_STEPS";
 /// Set by `ops/power-cuts`.
 const CUTS_VARIABLE: &str = "RAGSTONE_TEST_CUTS";
@@ -47,10 +50,13 @@ fn worker() {
         for _ in 0..steps {
             worker.step().await;
         }
+        worker.end().await;
     });
-    // Threads of the stores end beside the process.
-    #[expect(clippy::exit, reason = "as the program itself ends")]
-    std::process::exit(0);
+    println!("\n{DONE}");
+    // Threads of the stores may end beside a process, which then aborts now and then. Whoever started this one kills it.
+    loop {
+        std::thread::park();
+    }
 }
 
 pub(super) fn runtime() -> tokio::runtime::Runtime {
@@ -69,9 +75,14 @@ fn recorded(steps: usize, seed: u64) -> Option<Recording> {
         .env(FOLDER_VARIABLE, &folder)
         .env(STEPS_VARIABLE, steps.to_string())
         .env(SEED_VARIABLE, seed.to_string())
-        .stdout(Stdio::null());
+        .stdout(Stdio::piped());
     recorder.watch(&mut command, &folder, &to).unwrap();
-    assert!(command.status().unwrap().success(), "the process that is recorded failed; seed {seed}");
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let is_done = lines.any(|line| line.unwrap() == DONE);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_done, "the process that is recorded failed; seed {seed}");
     let recording = Recording::read(&to).unwrap();
     assert_complete(&recording, &folder);
     Some(recording)
