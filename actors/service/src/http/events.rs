@@ -105,7 +105,8 @@ fn told(news: News, visitor: &Visitor) -> Option<ServiceEvent> {
         News::Missed(events) => Some(ServiceEvent::Missed(Missed { events: is_operator.then_some(events) })),
         News::Happened(Happened::Answer(record)) => {
             let is_his = visitor.bound().is_none_or(|key| key.record.tenant == record.tenant);
-            is_his.then(|| ServiceEvent::Answer(Box::new(Plan::of((*record).clone(), is_operator))))
+            let is_known = !matches!(visitor, Visitor::Anyone);
+            is_his.then(|| ServiceEvent::Answer(Box::new(Plan::of((*record).clone(), is_operator, is_known))))
         }
         News::Happened(Happened::Job(news)) => job(&news, visitor).map(ServiceEvent::Job),
         News::Happened(Happened::Evictions(left)) => {
@@ -173,7 +174,8 @@ mod tests {
     }
 
     fn answer(tenant: &str) -> News {
-        let record = PlanRecord { number: 7, unix_ms: 1, tenant: tenant.into(), report: ReuseReport::default() };
+        let (asked, report) = (Some("Who?".to_owned()), ReuseReport::default());
+        let record = PlanRecord { number: 7, unix_ms: 1, tenant: tenant.into(), asked, report };
         News::Happened(Happened::Answer(Arc::new(record)))
     }
 
@@ -191,7 +193,7 @@ mod tests {
     fn a_key_hears_of_its_tenants_own_alone() {
         let reader = key(Role::Read, "acme", &["other/handbook"]);
         let Some(ServiceEvent::Answer(own)) = told(answer("acme"), &reader) else { panic!("its own") };
-        assert_eq!((own.number, own.tenant.as_str()), (None, "acme"));
+        assert_eq!((own.number, own.tenant.as_str(), own.question.as_deref()), (None, "acme", Some("Who?")));
         let Some(ServiceEvent::Job(own)) = told(job(of("acme/notes", &["acme"])), &reader) else { panic!("its own") };
         assert_eq!((own.id, own.collection.as_deref(), own.error), (None, Some("notes"), None));
         let schema = |tenants: &[&str]| JobSubject::Schema {
@@ -222,6 +224,8 @@ mod tests {
         };
         assert_eq!((missed(&reader), missed(&Visitor::Owner)), (None, Some(9)));
         let Some(ServiceEvent::Answer(any)) = told(answer("other"), &Visitor::Owner) else { panic!("everybody's") };
-        assert_eq!(any.number, Some(7));
+        assert_eq!((any.number, any.question.is_some()), (Some(7), true));
+        let Some(ServiceEvent::Answer(any)) = told(answer("other"), &Visitor::Anyone) else { panic!("everybody's") };
+        assert_eq!(any.question, None, "what others ask is not for whoever comes");
     }
 }
