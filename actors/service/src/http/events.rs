@@ -122,7 +122,7 @@ fn told(news: News, visitor: &Visitor) -> Option<ServiceEvent> {
 
 /// A job is a key's where the collection is its tenant's, and nobody else's entries are computed.
 fn job(news: &JobNews, visitor: &Visitor) -> Option<JobEvent> {
-    let JobNews { kind, id, subject, state, done, total } = news;
+    let JobNews { kind, id, subject, state, done, total, progress } = news;
     let (JobSubject::Collection { tenants, .. } | JobSubject::Schema { tenants, .. }) = subject;
     if let Some(key) = visitor.bound() {
         let is_his = match subject {
@@ -146,7 +146,8 @@ fn job(news: &JobNews, visitor: &Visitor) -> Option<JobEvent> {
     };
     // The number counts everybody's, and why an ingest failed may name the owner's files.
     let (id, error) = if visitor.bound().is_some() { (None, None) } else { (Some(*id), error) };
-    Some(JobEvent { kind: *kind, id, collection, document, schema, state, error, done: *done, total: *total })
+    let (kind, done, total, progress) = (*kind, *done, *total, *progress);
+    Some(JobEvent { kind, id, collection, document, schema, state, error, done, total, progress })
 }
 
 #[cfg(test)]
@@ -180,8 +181,9 @@ mod tests {
     }
 
     fn job(subject: JobSubject) -> News {
-        let (state, done, total) = (JobState::Failed("why".into()), 1, 2);
-        News::Happened(Happened::Job(Arc::new(JobNews { kind: JobKind::WarmUp, id: 3, subject, state, done, total })))
+        let (kind, state) = (JobKind::WarmUp, JobState::Failed("why".into()));
+        let (done, total, progress) = (1, 2, None);
+        News::Happened(Happened::Job(Arc::new(JobNews { kind, id: 3, subject, state, done, total, progress })))
     }
 
     fn of(collection: &str, tenants: &[&str]) -> JobSubject {
