@@ -31,6 +31,8 @@ const MOST_CLAIMS: usize = 2000;
 const CAPITALS: f64 = 0.25;
 /// Words of the answer that are named where they are in no passage, at the most.
 const NAMED: usize = 8;
+/// What models end their thoughts with.
+const THOUGHT: &str = "</think>";
 /// What models begin calls of tools with.
 const CALLS: [&str; 2] = ["<tool_call>", "[TOOL_CALLS]"];
 /// How models say that the passages have no answer, as words between spaces: the readers' own (ops/reader) and usual ones.
@@ -69,10 +71,8 @@ pub struct Grounding {
 /// A sentence of an answer, and what it stands on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroundedSentence {
-    /// Where it begins, in characters (Unicode code points) of the answer.
-    pub begin: usize,
-    /// And where it ends.
-    pub end: usize,
+    /// The sentence, as it stands in the answer.
+    pub text: String,
     /// The passages that have its words, by their `number` among the citations; empty where they do not have them.
     pub passages: Vec<usize>,
 }
@@ -114,7 +114,8 @@ pub enum GroundingState {
 
 /// What `answer` stands on; `None` where there are no passages, or nothing in it could be looked for (`Yes.`).
 pub(crate) fn of(answer: &str, citations: &[Citation]) -> Option<Grounding> {
-    // A call is no answer.
+    // What a model thought before is no answer, and neither is a call.
+    let answer = answer.rsplit_once(THOUGHT).map_or(answer, |(_, answer)| answer);
     if citations.is_empty() || CALLS.iter().any(|call| answer.contains(call)) {
         return None;
     }
@@ -134,11 +135,8 @@ pub(crate) fn of(answer: &str, citations: &[Citation]) -> Option<Grounding> {
 
 /// What each sentence stands on, as long as the answer is not longer than what is looked for.
 fn sentences(answer: &str, passages: &[Passage], has_names: bool) -> Vec<GroundedSentence> {
-    let (has_list, mut looked_for, mut end, mut sentences) = (has_list(answer), 0, 0, Vec::new());
+    let (has_list, mut looked_for, mut sentences) = (has_list(answer), 0, Vec::new());
     for sentence in answer.split_sentence_bounds() {
-        let begin = end;
-        end += sentence.chars().count();
-        let (leading, text) = (sentence.chars().take_while(|letter| letter.is_whitespace()).count(), sentence.trim());
         // A list's number may be a sentence of its own.
         let unnumbered = behind_number(sentence).filter(|_| has_list).unwrap_or(sentence);
         let said = telling_words(&without_marks(unnumbered), has_names);
@@ -147,8 +145,8 @@ fn sentences(answer: &str, passages: &[Passage], has_names: bool) -> Vec<Grounde
             break;
         }
         if !said.is_empty() {
-            let (begin, length) = (begin + leading, text.chars().count());
-            sentences.push(GroundedSentence { begin, end: begin + length, passages: passages_with(&said, passages).0 });
+            let (text, passages) = (sentence.trim().to_owned(), passages_with(&said, passages).0);
+            sentences.push(GroundedSentence { text, passages });
         }
     }
     sentences
@@ -384,10 +382,8 @@ mod tests {
     #[test]
     fn each_sentence_stands_on_its_own_passages() {
         let told = |answer: &str| {
-            let letters: Vec<char> = answer.chars().collect();
             let sentences = of(answer, &house()).unwrap().sentences.into_iter();
-            let text = |begin: usize, end: usize| letters[begin..end].iter().collect::<String>();
-            sentences.map(|sentence| (text(sentence.begin, sentence.end), sentence.passages)).collect::<Vec<_>>()
+            sentences.map(|sentence| (sentence.text, sentence.passages)).collect::<Vec<_>>()
         };
         let line = |text: &str, passages: &[usize]| (text.to_owned(), passages.to_vec());
         assert_eq!(
@@ -400,6 +396,7 @@ mod tests {
         );
         // The numbers of a list are no claims.
         assert_eq!(told("1. Slate\n2. Boiler"), [line("Slate", &[2]), line("Boiler", &[1])]);
+        assert_eq!(told("<think>Is it slate? Martin says so.</think>Slate."), [line("Slate.", &[2])]);
         let long = "The boiler is serviced by Hoff & Sons. ".repeat(2000);
         let sentences = of(&long, &house()).unwrap().sentences;
         assert!((100..1000).contains(&sentences.len()), "{}", sentences.len());
