@@ -102,6 +102,8 @@ export async function list(view, current, gone) {
     return [h("ul", { class: "listed" }, data.map(item)), rest];
   });
   const element = h("details", { class: "conversations", open: IS_WIDE.matches }, h("summary", {}, "Conversations"), place);
+  // A narrow screen is for the answers; a wide one has room for both.
+  IS_WIDE.addEventListener("change", () => (element.open = IS_WIDE.matches), { signal: view.signal });
   return { element: h("aside", { "aria-label": "Conversations" }, element), refresh };
 }
 

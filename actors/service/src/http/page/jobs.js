@@ -68,7 +68,7 @@ function listing(view) {
 function row(view, { id, created_unix_ms: begun }, [what, kept, path], of, draw) {
   const state = h("span");
   const bar = h("progress", { "aria-label": `${what} ${id}` });
-  const done = h("span", { class: "number" });
+  const done = h("span");
   let isRunning = false;
   const update = (job) => {
     isRunning = job.state === "running";

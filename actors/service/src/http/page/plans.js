@@ -29,7 +29,7 @@ export async function plans({ content, signal, again }) {
       const { all, kept } = account(report.tokens);
       const line = `${number ? `${number}: ` : ""}${count(all)} tokens, ${share(kept, all)} not computed, first token after ${ms(report.ttft.total_ms)}`;
       return h("details", { class: "card" },
-        h("summary", {}, question ? h("strong", { class: "asked", dir: "auto" }, question) : "", line, h("span", { class: "quiet" }, ` · ${when(at)}${tenant ? ` · ${tenant}` : ""}`)), plan(report));
+        h("summary", {}, question ? [h("bdi", { class: "asked" }, question), h("br")] : "", line, h("span", { class: "quiet" }, ` · ${when(at)}${tenant ? ` · ${tenant}` : ""}`)), plan(report));
     };
     const list = h("div", {}, known.length ? known.map(item) : h("p", { class: "quiet" }, NOTHING));
     content.replaceChildren(h("h1", {}, "Plans of the last prompts"),

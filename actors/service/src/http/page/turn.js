@@ -111,7 +111,7 @@ function citations({ citations: cited, grounding, collection, response_id: kept 
   const item = ({ number, title, source, page, text, document_id: id, score, similarity, changed, also_in: others = [] }) => h("li", { value: number, "data-number": number, class: grounding?.passages.includes(number) ? "ground" : "" },
     h("details", {},
       h("summary", {}, h("bdi", {}, title || source || id || "passage"), page ? h("span", { class: "quiet" }, ` page ${page}`) : "", score !== null && score !== undefined ? h("span", { class: "quiet", title: similarity === undefined ? "" : `similarity ${similarity.toFixed(2)}` }, ` ${score.toFixed(2)}`) : "",
-        changed ? h("span", { class: "quiet" }, ` ${changed.slice(0, 10)}`) : ""),
+        changed ? [" ", h("span", { class: "quiet tight" }, changed.slice(0, 10))] : ""),
       h("p", { class: "passage", dir: "auto" }, text),
       others.length ? h("p", { class: "quiet" }, `The same text is in ${others.map(place).join(", ")}.`) : "",
       id && collection ? h("a", { href: `#/collections/${encodeURIComponent(collection)}/${encodeURIComponent(id)}?${new URLSearchParams({ passage: text })}` }, "Open in its document") : ""));
