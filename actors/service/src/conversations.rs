@@ -274,7 +274,7 @@ impl Conversations {
         let _turn = self.0.changing.lock(id).await;
         let Some(mut kept) = self.conversation(tenant, id).await? else { return Ok(None) };
         change(&mut kept);
-        kept.asked = first_question(&kept.items);
+        kept.settle();
         let record = kept.clone();
         self.blocking(move |inner| inner.write_conversation(&record)).await?;
         Ok(Some(kept))

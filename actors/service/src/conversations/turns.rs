@@ -113,6 +113,13 @@ impl StoredConversation {
         self.items.iter().position(|kept| kept["id"] == item)
     }
 
+    /// After a change: what was deleted leaves nothing behind that is only of it.
+    pub(super) fn settle(&mut self) {
+        let items = &self.items;
+        self.sources.retain(|sources| items.iter().any(|item| item["id"] == sources.item.as_str()));
+        self.asked = first_question(&self.items);
+    }
+
     /// Takes what is added; the answers that were replaced by it.
     pub(super) fn add(&mut self, added: Addition) -> Vec<String> {
         if let Some(at) = added.replaces.and_then(|item| self.place_of(&item)) {
@@ -218,6 +225,10 @@ mod tests {
         assert_eq!(kept.add(added), ["resp_b"]);
         assert_eq!(kept.items.iter().map(|item| item["id"].as_str().unwrap()).collect::<Vec<_>>(), ["a", "e"]);
         assert_eq!(kept.sources.len(), 1);
+        kept.items.remove(0);
+        kept.settle();
+        assert_eq!((kept.sources.len(), kept.asked.as_deref()), (0, Some("New")));
+        kept.items.insert(0, said("user", "a", "x"));
         // What is to be replaced is gone meanwhile: nothing else goes for it.
         let added = Addition { items: vec![said("user", "g", "x")], replaces: Some("b".into()), ..Addition::default() };
         assert!(kept.add(added).is_empty());

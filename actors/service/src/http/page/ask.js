@@ -192,14 +192,24 @@ async function answer(text, { turns, acts, replaced, heading, isLeft }, signal) 
     const first = conversation.isKept && old.find(isAnswered(conversation));
     replaces = first ? await idOf(first) : undefined;
     const wanted = { reuse, explain: true, sampling: "model", ...(collection ? { collection, top_k: topK || undefined } : {}) };
-    const known = before.filter((earlier) => followsUp && earlier.answer).flatMap((earlier) => [{ role: "user", content: earlier.question }, { role: "assistant", content: earlier.answer }]);
-    const place = conversation.isKept ? { input: text, conversation: { id: conversation.id, replaces, earlier: followsUp } } : { input: [...known, { role: "user", content: text }], store: false };
-    const body = { stream: true, temperature, max_output_tokens: maxTokens, ...place, ragstone: wanted };
-    for await (const event of events("/v1/responses", body, signal)) {
-      if (event.type === "response.output_text.delta") turn.answer += event.delta;
-      if (event.type === "response.reasoning_text.delta") turn.thinks = true;
-      if (event.response?.ragstone) settled(turn, event.response);
-      drawn.grow();
+    const said = before.filter(({ answer: earlier }) => earlier);
+    const stream = async (isWithThose) => {
+      const known = (isWithThose ? said : []).flatMap((earlier) => [{ role: "user", content: earlier.question }, { role: "assistant", content: earlier.answer }]);
+      const place = conversation.isKept ? { input: text, conversation: { id: conversation.id, replaces, earlier: isWithThose } } : { input: [...known, { role: "user", content: text }], store: false };
+      const body = { stream: true, temperature, max_output_tokens: maxTokens, ...place, ragstone: wanted };
+      for await (const event of events("/v1/responses", body, signal)) {
+        if (event.type === "response.output_text.delta") turn.answer += event.delta;
+        if (event.type === "response.reasoning_text.delta") turn.thinks = true;
+        if (event.response?.ragstone) settled(turn, event.response);
+        drawn.grow();
+      }
+    };
+    try {
+      await stream(followsUp);
+    } catch (error) {
+      if (error.code !== "context_length_exceeded" || !followsUp || !said.length) throw error;
+      notice = h("p", { class: "hint" }, "The conversation is longer than the model reads: this was asked without what was said before.");
+      await stream(false);
     }
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
