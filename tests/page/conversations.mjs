@@ -87,7 +87,7 @@ async function first() {
   const whole = await saved("Save as Markdown");
   assert.equal(whole.name, "Kites-bells.md");
   assert.match(whole.text, /^# Kites & \\\*bells\\\*\n\n## Who is the founder of Callux Motors\?\n\n\*\d{4}-\d\d-\d\d \d\d:\d\d, collection world\*\n/);
-  assert.match(whole.text, /### Sources\n\n1\. \*\*(Callux Motors|Jovin Falgan)\*\*\n\n {3}> /);
+  assert.match(whole.text, /### Sources\n\n1\. \*\*(Callux Motors|Jovin Falgan)\*\*[^\n]*\n\n {3}> /);
   const json = JSON.parse((await saved("Save as JSON")).text);
   assert.deepEqual([json.title, json.turns.length, json.turns[0].citations.length > 0], ["Kites & *bells*", 2, true]);
   const one = await saved("Save with sources", shown("Who is the founder"));
@@ -121,7 +121,7 @@ async function first() {
   await page.getByRole("button", { name: "New conversation" }).click();
   await page.getByRole("heading", { name: "Ask", level: 1 }).waitFor();
   await answer("Who visits Holcliff?");
-  assert.deepEqual((await list.getByRole("link").allInnerTexts()).filter((name) => name !== "What is what?"), ["Who visits Holcliff?", "Kites & *bells*"]);
+  assert.deepEqual(await list.getByRole("link").allInnerTexts(), ["Who visits Holcliff?", "Kites & *bells*"]);
   await list.getByRole("link", { name: "Kites & *bells*" }).focus();
   await page.keyboard.press("Enter");
   await shown("Who is the founder").waitFor();
@@ -175,7 +175,9 @@ async function again() {
   await page.getByRole("alert").getByText("This conversation is not here any more").waitFor();
 
   // Who has no token is shown no list, and finds a conversation by its address.
-  const { title, id: other } = (await conversations()).find(({ title }) => title === "Who visits Holcliff?") ?? (await (await fetch(`${base}/v1/conversations`, { method: "POST", headers: { ...headers, "content-type": "application/json" }, body: JSON.stringify({ items: [{ role: "user", content: "مَن يملك الأجراس؟" }, { role: "assistant", content: "يوفين." }] }) })).json());
+  const items = [{ role: "user", content: "مَن يملك الأجراس؟" }, { role: "assistant", content: "يوفين." }];
+  const begun = await fetch(`${base}/v1/conversations`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ items }) });
+  const { title, id: other } = await begun.json();
   await page.evaluate(() => sessionStorage.clear());
   await page.goto(`${base}/#/ask/${other}`);
   await page.reload();

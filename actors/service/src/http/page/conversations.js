@@ -93,7 +93,8 @@ export async function list(view, current, gone) {
   const refresh = await live(view, place, async () => {
     const found = token.get() && (await read(shown, view.signal));
     if (!found) return h("p", { class: "quiet" }, "The list is for the data folder's owner and for keys; the address of this page finds a conversation again.");
-    const { data, more } = found;
+    // What nobody has asked anything in has no title: it is begun with its first question.
+    const [data, more] = [found.data.filter(({ title }) => title), found.more];
     if (!data.length) return h("p", { class: "quiet" }, "None yet. What you ask is kept here.");
     const item = (one) => h("li", { class: one.id === current().id ? "open" : "" },
       h("a", { href: `#/ask/${one.id}`, dir: "auto", "aria-current": one.id === current().id && "true", title: new Date(1000 * one.created_at).toLocaleString() }, titleOf(one)),
