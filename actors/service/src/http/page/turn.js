@@ -23,6 +23,8 @@ export function turnElement(turn, acts) {
   /** It has ended: all that is known of it. */
   const settle = (notice) => {
     element.classList.remove("running");
+    // It was read out as it came.
+    said.removeAttribute("aria-live");
     said.replaceChildren(...sentences(turn, element));
     below.replaceChildren(...[notice, stopped(turn), nothing(turn), citations(turn), planOf(turn)].filter(Boolean));
     tools.replaceChildren(...buttons(turn, acts, edit));
