@@ -5,6 +5,8 @@
 //! ([`Corpus::upsert_while`](ragstone_corpus::Corpus::upsert_while)), and a removal cancels before it takes that turn. None can be
 //! begun between the two, for which [`removing`](Ingests::removing) is held.
 
+mod progress;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -17,6 +19,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio_util::sync::CancellationToken;
 
+pub use self::progress::IngestProgress;
 use crate::admission::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -102,19 +105,6 @@ pub struct AtWork {
     pub files_total: u64,
     /// How far it is within them.
     pub progress: IngestProgress,
-}
-
-/// How far an ingest that runs is, also within a file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct IngestProgress {
-    /// Bytes of files of which nothing was stored when this start began: those that are embedded so far.
-    pub bytes_done: u64,
-    /// All of them.
-    pub bytes_total: u64,
-    /// Passages that this start has embedded.
-    pub passages: u64,
-    /// Seconds that it still takes, as far as that is known.
-    pub left_s: Option<u64>,
 }
 
 /// Until this is dropped, also by a panic, a job has the turn.

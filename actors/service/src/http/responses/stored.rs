@@ -194,7 +194,7 @@ async fn delete(state: web::Data<State>, request: HttpRequest, id: web::Path<Str
 async fn turns(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
     let asker = Asker::of(&state, &request).await?;
     let found = asker.conversation(&id).await?;
-    let told = |turn: &Turn| {
+    let told = |turn: &Turn<'_>| {
         let collection = turn.sources.and_then(|sources| sources.collection.as_ref());
         let collection = collection.and_then(|name| asker.visitor.shown(name));
         serde_json::to_value(ConversationTurn::of(turn, collection)).unwrap_or_default()
