@@ -40,7 +40,7 @@ pub use ragstone::status::Status;
 pub use ragstone_kernels::error;
 pub use ragstone_kernels::error::{Error, ErrorKind, Result};
 pub use report::citation::Citation;
-pub use report::grounding::{Grounding, GroundingState};
+pub use report::grounding::{GroundedSentence, Grounding, GroundingState};
 pub use report::nothing_found::{Answered, MinSimilarity, NothingFound, OnNothingFound};
 pub use report::plans::PlanRecord;
 pub use report::read_prompt::{ReadPrompt, ReadToken, Score};

@@ -108,6 +108,29 @@ pub enum Input {
     },
 }
 
+/// Characters of what was asked that are shown.
+const MOST_SHOWN: usize = 200;
+
+impl Input {
+    /// The start of what was asked, on one line: of a conversation what the user said last. `None` of tokens and of modules.
+    pub fn start(&self) -> Option<String> {
+        let text = match self {
+            Self::Text(text) => text.as_str(),
+            Self::Chat { messages, .. } => {
+                messages.iter().rfind(|message| message.role == "user").map(|message| message.content.as_str())?
+            }
+            Self::Tokens(_) | Self::Pml { .. } => return None,
+        };
+        // No more is looked at than may be shown: a prompt has megabytes.
+        let words: String = text.trim_start().chars().take(4 * MOST_SHOWN).collect();
+        let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(MOST_SHOWN) {
+            Some((end, _)) => Some(format!("{}…", line[..end].trim_end())),
+            None => Some(line),
+        }
+    }
+}
+
 /// Where the passages of an answer come from. Inline documents come first, in their order, then what was retrieved.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

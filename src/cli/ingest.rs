@@ -1,6 +1,5 @@
 //! `ragstone ingest`
 
-mod left;
 pub mod list;
 mod told;
 
@@ -23,7 +22,6 @@ use ragstone_terminal::progress::{Progress, Unit, beside_bars};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use self::left::TimeLeft;
 use self::told::{Alone, NotTakenFiles, name_not_taken};
 use crate::cli::metadata;
 use crate::error::{Error, ErrorKind, Result};
@@ -223,11 +221,10 @@ async fn listen(
     let ingesting = || format!("ingesting into {}", args.collection);
     let bar = Progress::new(ingesting(), Unit::Estimated);
     let (mut skipped, mut alone, mut waits_for) = (Vec::new(), Alone::default(), String::new());
-    let (mut left, watch) = (TimeLeft::default(), Stopwatch::start());
     while let Some(event) = bar.during(events.next()).await.transpose().map_err(is_other)? {
         match event {
             IngestEvent::Begun { id } => number.set(Some(id)),
-            IngestEvent::Progress { files_done, files_total, passages_embedded, new, .. } => {
+            IngestEvent::Progress { files_done, files_total, passages_embedded, new, left_s, .. } => {
                 far.set(Some((files_done, files_total)));
                 // What moves while one large file is embedded.
                 bar.describe(match passages_embedded {
@@ -235,7 +232,8 @@ async fn listen(
                     1 => format!("{}, 1 passage", ingesting()),
                     passages => format!("{}, {passages} passages", ingesting()),
                 });
-                bar.estimate(left.after(watch.elapsed_s(), (files_done, files_total), new));
+                bar.estimate(left_s.map(|left_s| left_s as f64));
+                bar.share(told::share(new));
                 bar.set(files_done as u64, files_total as u64);
             }
             IngestEvent::Skipped(file) => skipped.push(file),

@@ -14,6 +14,9 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Where no terminal is, a line at most this often.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
+/// Steps of a bar whose share of the work is told.
+const SHARES: u64 = 1000;
+
 /// All bars of the process share the screen with its log lines.
 static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
@@ -33,7 +36,7 @@ pub fn announce(what: &str, bytes: u64, from: &str) {
 pub enum Unit {
     Bytes,
     Items,
-    /// Items of which some take far longer than others: whoever counts them says how long the rest takes.
+    /// Items of which some take far longer than others: whoever counts them says which share is done, and how long the rest takes.
     Estimated,
     /// Nothing: the end is not known.
     Nothing,
@@ -59,6 +62,8 @@ struct State {
     total: u64,
     /// Seconds, where whoever counts knows them.
     left_s: Option<f64>,
+    /// From 0 to 1, where whoever counts knows it.
+    share: Option<f64>,
 }
 
 impl Progress {
@@ -66,7 +71,8 @@ impl Progress {
     pub fn new(what: impl Into<String>, unit: Unit) -> Self {
         let begun = Stopwatch::start();
         let what = what.into();
-        let state = State { what, bar: None, last_line: begun.clone(), lines: 0, done: 0, total: 0, left_s: None };
+        let (bar, last_line, (left_s, share)) = (None, begun.clone(), (None, None));
+        let state = State { what, bar, last_line, lines: 0, done: 0, total: 0, left_s, share };
         Self(Arc::new(Inner { unit, begun, state: Mutex::new(state) }))
     }
 
@@ -84,6 +90,11 @@ impl Progress {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner).left_s = left_s;
     }
 
+    /// Has the next [`set`](Self::set) show that this share of the work is done, from 0 to 1; `None`: that of the items.
+    pub fn share(&self, share: Option<f64>) {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).share = share;
+    }
+
     /// Shows `done` of `total`.
     pub fn set(&self, done: u64, total: u64) {
         let inner = &self.0;
@@ -94,11 +105,21 @@ impl Progress {
         }
         if std::io::stderr().is_terminal() {
             let left = state.left_s.map_or_else(String::new, left);
+            let share = state.share.filter(|_| inner.unit == Unit::Estimated);
             let State { what, bar, .. } = &mut *state;
             let bar = bar.get_or_insert_with(|| inner.bar(what));
-            bar.set_length(total);
-            bar.set_prefix(left);
-            bar.set_position(done);
+            match share {
+                Some(share) => {
+                    bar.set_length(SHARES);
+                    bar.set_prefix(format!("{done}/{total} {left}"));
+                    bar.set_position((share.clamp(0.0, 1.0) * SHARES as f64) as u64);
+                }
+                None => {
+                    bar.set_length(total);
+                    bar.set_prefix(if inner.unit == Unit::Estimated { format!("{done}/{total} {left}") } else { left });
+                    bar.set_position(done);
+                }
+            }
         } else if state.lines == 0 || state.last_line.elapsed() >= LINE_EVERY {
             inner.line(&mut state);
         }
@@ -130,7 +151,7 @@ impl Inner {
         let template = match self.unit {
             Unit::Bytes => "{msg} [{bar:30}] {bytes}/{total_bytes} {eta}",
             Unit::Items => "{msg} [{bar:30}] {pos}/{len} {eta}",
-            Unit::Estimated => "{msg} [{bar:30}] {pos}/{len} {prefix}",
+            Unit::Estimated => "{msg} [{bar:30}] {prefix}",
             Unit::Nothing => "{spinner} {msg} {elapsed}",
         };
         let bar = SCREEN.add(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
@@ -160,15 +181,16 @@ impl Inner {
         }
     }
 
-    fn line_of_items(&self, State { what, done, total, .. }: &State, left_s: Option<f64>) {
+    fn line_of_items(&self, State { what, done, total, share, .. }: &State, left_s: Option<f64>) {
         let seconds = self.begun.elapsed().as_secs();
         let left = left_s.map_or_else(String::new, |left_s| format!(", {}", left(left_s)));
-        eprintln!("{what}: {done} of {total}, {seconds} s{left}");
+        let share = share.map_or_else(String::new, |share| format!(", {:.0} %", 100.0 * share));
+        eprintln!("{what}: {done} of {total}{share}, {seconds} s{left}");
     }
 }
 
 /// `about 40 s left`, and larger units for what takes long.
-fn left(seconds: f64) -> String {
+pub fn left(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("about {seconds:.0} s left"),
         120.0..7200.0 => format!("about {:.0} min left", seconds / 60.0),

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::error::Result;
 
-/// Rows below their heads. A column of numbers is aligned on the right, the last one is as long as it is.
+/// Rows below their heads. A column of numbers, some of which may be unknown (`-`, or nothing), is aligned on the right, the last one is as long as
+/// it is.
 pub fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     let column = |index: usize| rows.iter().map(move |row| row[index].as_str());
     let widths: Vec<usize> = heads
@@ -16,8 +17,12 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
         .enumerate()
         .map(|(index, head)| column(index).chain([*head]).map(measure_text_width).max().unwrap_or(0))
         .collect();
-    let is_number = |cell: &str| !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let is_of_numbers = |index: usize| !rows.is_empty() && column(index).all(is_number);
+    let is_number = |cell: &str| {
+        let digits = cell.strip_prefix(['+', '-']).unwrap_or(cell);
+        !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit() || c == '.')
+    };
+    let is_fit = |cell: &str| cell.is_empty() || cell == "-" || is_number(cell);
+    let is_of_numbers = |index: usize| column(index).all(is_fit) && column(index).any(is_number);
     let align = |index: usize| if is_of_numbers(index) { Alignment::Right } else { Alignment::Left };
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let mut out = String::new();
@@ -74,6 +79,10 @@ mod tests {
         let text = table(&["id", "of", ""], &rows(&[["漢字", "x", ""], ["abcd", "y", "in use"]]));
         assert_eq!(text, "id    of\n漢字  x\nabcd  y   in use\n");
         assert_eq!(table(&["id", "size"], &[]), "id  size\n");
+        // What is not known of a column of numbers.
+        let text =
+            table(&["F1", "to full", "note"], &rows(&[["12813.2", "-0.5", ""], ["0.1", "-", ""], ["2", "", "-"]]));
+        assert_eq!(text, "     F1  to full  note\n12813.2     -0.5\n    0.1        -\n      2           -\n");
     }
 
     #[test]

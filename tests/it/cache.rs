@@ -118,7 +118,7 @@ async fn entries_say_what_they_are_of() {
     let of = |entries: &[Value]| -> Vec<Value> { entries.iter().map(|entry| entry["of"].clone()).collect() };
     let all = of(&list(&folder, &[]));
     let kinds: BTreeSet<&str> = all.iter().map(|of| of["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, BTreeSet::from(["passage", "prompt_start", "system_prompt", "unknown"]), "{all:?}");
+    assert_eq!(kinds, BTreeSet::from(["other_passage", "passage", "prompt_start", "system_prompt"]), "{all:?}");
     assert!(all.contains(&shared), "{all:?}");
     let of_document = of(&list(&folder, &["--document", &id]));
     assert!(!of_document.is_empty() && of_document.iter().all(|of| *of == shared), "{of_document:?}");

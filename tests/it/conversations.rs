@@ -154,6 +154,80 @@ async fn a_conversation_grows_is_listed_and_deleted() {
     }
 }
 
+/// As the page has them: what was asked and answered, what that stands on, and turns that take the place of others.
+#[tokio::test]
+async fn turns_have_their_sources_and_take_the_place_of_others() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    service.add("notes", &[("Mill", FACT)]).await;
+    let begun = service.ask(CONVERSATIONS, &json!({})).await;
+    assert_eq!(begun.get("title"), None, "{begun}");
+    let id = begun["id"].as_str().unwrap().to_owned();
+    let (at, all) = (format!("{CONVERSATIONS}/{id}"), format!("{CONVERSATIONS}/{id}/turns?order=asc"));
+    let turns = async |service: &Service| service.get(&all).await.1["data"].as_array().unwrap().clone();
+    let notes = json!({ "collection": "notes" });
+    let ask = async |input: &str, place: Value| {
+        service.ask(RESPONSES, &asked(input, json!({ "conversation": place, "ragstone": notes }))).await
+    };
+    let first = ask("How many\n wheels?", json!(id)).await;
+    let second = ask("Who keeps the books?", json!({ "id": id })).await;
+    assert_eq!(service.get(&at).await.1["title"], "How many wheels?");
+    let told = turns(&service).await;
+    assert_eq!(
+        told.iter().map(|turn| turn["question"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["How many\n wheels?", "Who keeps the books?"]
+    );
+    for (turn, answer) in told.iter().zip([&first, &second]) {
+        assert_eq!((&turn["response_id"], &turn["collection"]), (&answer["id"], &json!("notes")), "{turn}");
+        assert_eq!(turn["citations"], answer["ragstone"]["citations"]);
+        assert_eq!(turn["answer"], answer["output"][0]["content"][0]["text"]);
+        assert_eq!(turn["status"], answer["status"]);
+    }
+    // Without what was said before the prompt is shorter, and the turn is appended all the same.
+    let alone = ask("Who keeps the books?", json!({ "id": id, "earlier": false })).await;
+    assert!(tokens(&alone).0 < tokens(&second).0, "{alone}");
+    assert_eq!(turns(&service).await.len(), 3);
+
+    // The second and what follows give way once another one is answered; not to one that is refused.
+    let replaces = told[1]["id"].as_str().unwrap();
+    let refused =
+        asked("x", json!({ "conversation": { "id": id, "replaces": replaces }, "ragstone": { "collection": "none" } }));
+    assert_eq!(service.post(RESPONSES, &refused).await.0, 404);
+    assert_eq!(turns(&service).await.len(), 3);
+    let third = ask("Where is the room?", json!({ "id": id, "replaces": replaces })).await;
+    assert!(tokens(&third).0 < tokens(&second).0 + 8, "the turn that it replaces is not before it: {third}");
+    let now = turns(&service).await;
+    assert_eq!(now.iter().map(|turn| &turn["response_id"]).collect::<Vec<_>>(), [&first["id"], &third["id"]]);
+    for gone in [&second, &alone] {
+        assert_eq!(service.get(&format!("{RESPONSES}/{}", gone["id"].as_str().unwrap())).await.0, 404);
+    }
+    // So do items that are appended, such as those of an answer that was stopped.
+    let items = json!([{ "role": "user", "content": "And?" }, { "role": "assistant", "content": "By the", "status": "incomplete" }]);
+    service.ask(&format!("{at}/items"), &json!({ "items": items, "replaces": now[1]["id"] })).await;
+    let now = turns(&service).await;
+    assert_eq!(
+        (now.len(), &now[1]["status"], &now[1]["citations"]),
+        (2, &json!("incomplete"), &Value::Null),
+        "{now:?}"
+    );
+    for (path, body, param) in [
+        (RESPONSES, asked("x", json!({ "conversation": { "id": id, "replaces": "msg_1" } })), "conversation.replaces"),
+        (&*format!("{at}/items"), json!({ "items": items, "replaces": "msg_1" }), "replaces"),
+    ] {
+        let (status, error) = service.post(path, &body).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(param)), "{error}");
+    }
+    let named = service.ask(&at, &json!({ "metadata": { "title": "The mill" } })).await;
+    assert_eq!(named["title"], "The mill");
+    service.stop();
+
+    let service = folder.serve(&[]).await;
+    assert_eq!(turns(&service).await, now, "after a restart");
+    let first = first["id"].as_str().unwrap();
+    assert_eq!(delete(&service, &format!("{at}?responses=true")).await.0, 200);
+    assert_eq!(service.get(&format!("{RESPONSES}/{first}")).await.0, 404);
+}
+
 #[tokio::test]
 async fn responses_are_a_tenants_own_and_follow_its_collections() {
     let folder = Folder::new();

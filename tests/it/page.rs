@@ -66,6 +66,18 @@ async fn numbers_add_up_and_choices_are_kept_in_a_browser() {
     in_a_browser_with("page/words.mjs", &folder, &[], &[], prepare).await;
 }
 
+/// In a service whose passes are slow, and in another one after it.
+#[tokio::test]
+async fn conversations_are_found_again_after_a_restart_in_a_browser() {
+    let folder = Folder::new();
+    for (phase, variables) in [("first", &[("RAGSTONE_FAILPOINTS", "engine.device=delay:50")][..]), ("again", &[])] {
+        let prepare = |command: &mut Command| {
+            command.env("PHASE", phase);
+        };
+        in_a_browser_with("page/conversations.mjs", &folder, &[], variables, prepare).await;
+    }
+}
+
 #[tokio::test]
 async fn an_ingest_of_the_command_line_shows_up_and_is_cancelled_in_a_browser() {
     let folder = Folder::new();

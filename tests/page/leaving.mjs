@@ -113,7 +113,7 @@ await go("Ask");
 await page.getByLabel("Question").fill("Half a question");
 
 // An answer stops with its view, and says so.
-held = await hold("POST", "**/v1/chat/completions");
+held = await hold("POST", "**/v1/responses");
 await page.keyboard.press("Enter");
 await held.came;
 await go("Jobs");
@@ -289,7 +289,11 @@ assert.deepEqual(await bar.evaluate(({ value, max }) => [value, max]), [10, 40])
 ingests[0].files_done = 30;
 await page.getByText("30 of 40 files").waitFor();
 assert.equal(await bar.evaluate(({ value }) => value), 30);
-Object.assign(ingests[0], { state: "failed", error: "the disk is full", files_total: null });
+// Within a file, where that is told.
+ingests[0].progress = { bytes_done: 1536, bytes_total: 4096, passages: 812, left_s: 40 };
+await page.getByText("30 of 40 files, 1.5 KiB of 4.0 KiB, 812 passages, about 40 s left", { exact: true }).waitFor();
+assert.deepEqual(await bar.evaluate(({ value, max }) => [value, max]), [1536, 4096]);
+Object.assign(ingests[0], { state: "failed", error: "the disk is full", files_total: null, progress: undefined });
 await page.getByText("failed: the disk is full.").waitFor();
 await page.getByText("30 files", { exact: true }).waitFor();
 await page.getByRole("button", { name: "Cancel ingest 3" }).click();

@@ -96,7 +96,7 @@ assert.equal((await fetch(`${base}/v1/keys`, { method: "POST", headers, body: JS
 const warmUp = (id, state) => ({ id, collection: "n".repeat(64), document: long, state, created_unix_ms: 1795272644232, progress: { passages_done: 1000 * id, passages_total: 12_345 } });
 await page.route("**/v1/cache/jobs", (route) => route.fulfill({ json: { object: "list", data: [warmUp(7, "running"), warmUp(8, "other_model")] } }));
 const ingest = (id, state, more) => ({ id, collection: "n".repeat(64), paths: [`/srv/documents/${long}`], state, created_unix_ms: 1795272644232, files_done: 120 * id, files_total: null, error: null, ...more });
-const ingests = [ingest(3, "running", { files_total: 12_345 }), ingest(4, "waiting"), ingest(5, "failed", { error: `cannot read /srv/documents/${long}: the disk is full` }), ingest(6, "parked")];
+const ingests = [ingest(3, "running", { files_total: 12_345, progress: { bytes_done: 12_345_678, bytes_total: 123_456_789, passages: 4502, left_s: 5400 } }), ingest(4, "waiting"), ingest(5, "failed", { error: `cannot read /srv/documents/${long}: the disk is full` }), ingest(6, "parked")];
 await page.route("**/v1/ingests", (route) => route.fulfill({ json: { object: "list", data: ingests } }));
 await seeAll("full");
 

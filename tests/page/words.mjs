@@ -63,8 +63,9 @@ const report = {
   segments: [segment("system_prompt", 50, "exact", "stored_exactly"), segment("passage", 400, "blend", "stored_closely"), segment("passage", 314, "blend", "stored_closely"), segment("question", 50, "compute", "ends_the_prompt")],
   ttft: { total_ms: 2, retrieve_ms: 0, rerank_ms: 0, assemble_ms: 0, look_up_ms: 0, plan_ms: 0, queue_ms: 0, compute_ms: 2, load_wait_ms: 0 },
 };
-await page.route("**/v1/cache/plans", (route) => route.fulfill({ json: { plans: [{ number: 1, unix_ms: 1795272644232, tenant: "", report }] } }));
+await page.route("**/v1/cache/plans", (route) => route.fulfill({ json: { plans: [{ number: 1, unix_ms: 1795272644232, tenant: "", question: "Who owns 16 bells?", report }] } }));
 await go("Plans");
+await page.getByText("Who owns 16 bells?", { exact: true }).waitFor();
 await page.getByText("1: 814 tokens, 92 % not computed").click();
 await page.getByText("92 % not computed · 50 tokens exact, 699 blended, 15 computed again in blended passages, 50 computed").waitFor();
 await page.getByText("Segments, loads and why").click();

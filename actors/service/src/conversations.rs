@@ -3,6 +3,7 @@
 //! Each is a file of its own, in `DATA/responses` and `DATA/conversations`: what is deleted is in no file any more. They are a node's own.
 
 mod leaving;
+pub mod turns;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::leaving::{Bounds, leaving};
+use self::turns::{Addition, Sources, first_question};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often what is too old is looked for.
@@ -58,7 +60,13 @@ pub struct StoredConversation {
     pub metadata: Map<String, Value>,
     /// The full names of the collections that its answers are from.
     pub collections: BTreeSet<String>,
+    /// The start of what was asked first: its name, as long as it has no other one.
+    #[serde(default)]
+    pub asked: Option<String>,
     pub items: Vec<Value>,
+    /// What its answers stand on, the oldest first.
+    #[serde(default)]
+    pub sources: Vec<Sources>,
 }
 
 /// A conversation without its items.
@@ -68,6 +76,8 @@ pub struct ConversationHead {
     pub created_unix_ms: u64,
     pub metadata: Map<String, Value>,
     pub collections: BTreeSet<String>,
+    #[serde(default)]
+    pub asked: Option<String>,
 }
 
 /// The answers and conversations of a data folder. Clones share them.
@@ -165,11 +175,17 @@ impl Conversations {
         .await
     }
 
-    /// Keeps an answer, and appends its turn to its conversation. On disk on return.
+    /// Keeps an answer, and appends its turn to its conversation: in the place of the item `replaces` and all that follow it, where they are
+    /// still there. `collection` is the full name of that which it was asked of. On disk on return.
     ///
     /// # Errors
     /// `NotFound` where its conversation is gone. As the disk says.
-    pub async fn keep(&self, response: StoredResponse) -> Result<()> {
+    pub async fn keep(
+        &self,
+        response: StoredResponse,
+        replaces: Option<String>,
+        collection: Option<String>,
+    ) -> Result<()> {
         check_size(response.items())?;
         check_readable(&response)?;
         let kept = response.clone();
@@ -179,11 +195,10 @@ impl Conversations {
         };
         self.blocking(write).await?;
         let Some(conversation) = &response.conversation else { return Ok(()) };
-        let appended = self.change(&response.tenant, conversation, |kept| {
-            kept.items.extend(response.items().cloned());
-            kept.collections.extend(response.collections.iter().cloned());
-        });
-        let refused = match appended.await {
+        let (items, collections) = (response.items().cloned().collect(), response.collections.clone());
+        let sources = Sources::of(&response, collection, self.0.env.now_unix_ms());
+        let addition = Addition { items, replaces, collections, sources };
+        let refused = match self.append(&response.tenant, conversation, addition).await {
             Ok(Some(_)) => return Ok(()),
             Ok(None) => Error::new(ErrorKind::NotFound, format!("conversation `{conversation}` was deleted")),
             Err(error) => error,
@@ -237,7 +252,9 @@ impl Conversations {
             created_unix_ms: self.0.env.now_unix_ms(),
             metadata,
             collections: BTreeSet::new(),
+            asked: first_question(&items),
             items,
+            sources: Vec::new(),
         };
         let record = begun.clone();
         self.blocking(move |inner| inner.write_conversation(&record)).await?;
@@ -257,19 +274,44 @@ impl Conversations {
         let _turn = self.0.changing.lock(id).await;
         let Some(mut kept) = self.conversation(tenant, id).await? else { return Ok(None) };
         change(&mut kept);
+        kept.settle();
         let record = kept.clone();
         self.blocking(move |inner| inner.write_conversation(&record)).await?;
         Ok(Some(kept))
     }
 
-    /// Removes a conversation; whether it was there. Its answers stay, as they have ids of their own.
+    /// Appends to a conversation, and says what it is then; `None` where there is none. Answers of what is replaced are removed.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it would be too long. As the disk says.
+    pub async fn append(&self, tenant: &str, id: &str, added: Addition) -> Result<Option<StoredConversation>> {
+        let mut replaced = Vec::new();
+        let changed = self.change(tenant, id, |kept| replaced = kept.add(added)).await?;
+        self.remove_responses(tenant, replaced).await?;
+        Ok(changed)
+    }
+
+    /// Removes a conversation; whether it was there. Its answers, which have ids of their own, go where that is asked for.
     ///
     /// # Errors
     /// As the disk says.
-    pub async fn remove(&self, tenant: &str, id: &str) -> Result<bool> {
+    pub async fn remove(&self, tenant: &str, id: &str, and_responses: bool) -> Result<bool> {
         let _turn = self.0.changing.lock(id).await;
+        if and_responses {
+            // What cannot be read names none.
+            let found = self.conversation(tenant, id).await.unwrap_or_default();
+            let answers = found.map(|found| found.sources).unwrap_or_default();
+            self.remove_responses(tenant, answers.into_iter().map(|answer| answer.response).collect()).await?;
+        }
         let row = row(tenant, id);
         self.blocking(move |inner| inner.conversations.remove(&row)).await
+    }
+
+    async fn remove_responses(&self, tenant: &str, ids: Vec<String>) -> Result<()> {
+        for id in ids {
+            self.remove_response(tenant, &id).await?;
+        }
+        Ok(())
     }
 
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> Result<T> + Send + 'static) -> Result<T> {
@@ -372,8 +414,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
         let kept = open();
-        kept.keep(response("a", None, None)).await.unwrap();
-        kept.keep(response("b", Some("a"), None)).await.unwrap();
+        kept.keep(response("a", None, None), None, None).await.unwrap();
+        kept.keep(response("b", Some("a"), None), None, None).await.unwrap();
         drop(kept);
         let kept = open();
         let chain = kept.chain("acme", "b").await.unwrap().unwrap();
@@ -392,15 +434,15 @@ mod tests {
         let kept = Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
         let begun = kept.begin("acme", Vec::new(), Map::new()).await.unwrap();
         let (first, second) = (response("a", None, Some(&begun.id)), response("b", None, Some(&begun.id)));
-        let (one, other) = tokio::join!(kept.keep(first), kept.keep(second));
+        let (one, other) = tokio::join!(kept.keep(first, None, None), kept.keep(second, None, None));
         one.and(other).unwrap();
         let grown = kept.conversation("acme", &begun.id).await.unwrap().unwrap();
         assert_eq!((grown.items.len(), grown.collections.len()), (4, 1), "no turn is lost");
         let heads = kept.list("acme").await.unwrap();
         assert_eq!((heads.len(), &heads[0].id), (1, &grown.id));
         assert!(kept.list("").await.unwrap().is_empty());
-        assert!(kept.remove("acme", &begun.id).await.unwrap());
-        let error = kept.keep(response("c", None, Some(&begun.id))).await.unwrap_err();
+        assert!(kept.remove("acme", &begun.id, false).await.unwrap());
+        let error = kept.keep(response("c", None, Some(&begun.id)), None, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let long = vec![json!("x".repeat(MOST_BYTES))];
         assert_eq!(kept.begin("acme", long, Map::new()).await.unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -412,8 +454,8 @@ mod tests {
         let open = || Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
         let mut deep = response("deep", None, None);
         deep.response["text"] = (0..126).fold(json!(1), |inner, _| json!([inner]));
-        assert_eq!(open().keep(deep).await.unwrap_err().kind(), ErrorKind::InvalidInput);
-        open().keep(response("a", None, None)).await.unwrap();
+        assert_eq!(open().keep(deep, None, None).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        open().keep(response("a", None, None), None, None).await.unwrap();
         let left = dir.path().join("responses/x.json.unfinished");
         std::fs::write(&left, "secret").unwrap();
         open();
@@ -426,7 +468,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let kept = Conversations::new(dir.path(), 30, 40_960, Env::seeded(1, 5_000));
         for number in 0..100 {
-            kept.keep(response(&number.to_string(), None, None)).await.unwrap();
+            kept.keep(response(&number.to_string(), None, None), None, None).await.unwrap();
         }
         let files = std::fs::read_dir(dir.path().join("responses")).unwrap();
         assert!((1..=10).contains(&files.count()), "a block each");

@@ -3,6 +3,8 @@
 //! works on is journaled, too, so that a file that ends the process does so twice and not at every start.
 
 mod attempts;
+mod far;
+mod left;
 mod reading;
 mod run;
 
@@ -47,8 +49,12 @@ pub enum IngestEvent {
         passages_added: usize,
         #[serde(default)]
         passages_embedded: usize,
+        /// With the bytes that are embedded within a file.
         #[serde(default)]
         new: NewFiles,
+        /// Seconds that it still takes, as far as that is known.
+        #[serde(default)]
+        left_s: Option<u64>,
     },
     /// A file that was not taken whole, and why; the job goes on.
     Skipped(NotTaken),

@@ -209,9 +209,10 @@ impl Pipeline {
         metrics::histogram!("ragstone_ttft_seconds").record(total_ms / 1e3);
         report.speculation.iter().for_each(record_speculation);
         let question = &asking.question;
-        // Rounds say what was asked, which plans do not.
+        // Rounds are as long as what was asked; of that plans have the start.
         let plan = ReuseReport { rounds: Vec::new(), ..report.clone() };
-        let record = self.plans.remember(self.env.now_unix_ms(), &question.tenant, &plan);
+        let whose = (&*question.tenant, question.input.start());
+        let record = self.plans.remember(self.env.now_unix_ms(), whose, &plan);
         self.feed.publish(|| Happened::Answer(Arc::new(record)));
         let prompt = self.read_prompt(question, &mut prefilled);
         let opened = |(tokens, drafts): Output| Opened {

@@ -11,6 +11,7 @@ use tokio::sync::broadcast;
 
 use crate::admission::jobs::JobKind;
 use crate::report::plans::PlanRecord;
+use crate::upkeep::ingests::IngestProgress;
 
 /// Events that a watcher may be behind.
 const KEPT: usize = 256;
@@ -43,6 +44,8 @@ pub struct JobNews {
     pub done: u64,
     /// And those that there are, as far as that is known.
     pub total: u64,
+    /// How far an ingest is within its files.
+    pub progress: Option<IngestProgress>,
 }
 
 /// What a job is about.
@@ -88,7 +91,7 @@ impl JobNews {
             WarmSubject::Modules { schema, .. } => JobSubject::Schema { schema: schema.clone(), tenants },
         };
         let (done, total) = (progress.passages_done, progress.passages_total);
-        Self { kind: JobKind::WarmUp, id: job.id, subject, state, done, total }
+        Self { kind: JobKind::WarmUp, id: job.id, subject, state, done, total, progress: None }
     }
 }
 

@@ -23,13 +23,16 @@ const VERDICTS: &[&str] = &["yes", "no", "ja", "nein", "oui", "non"];
 const OPENING: usize = 20;
 /// What a number or a name weighs beside a word, where passages are chosen.
 const CLAIM: usize = 8;
-/// Words of an answer that are looked for, of the rest of a long one numbers and names, and so many of all.
+/// Words of an answer that are looked for, of the rest of a long one numbers and names, and so many of all. Sentences are told up to the
+/// first number.
 const MOST_WORDS: usize = 1000;
 const MOST_CLAIMS: usize = 2000;
 /// Of a text whose nouns have capitals, a greater share of the words within sentences has some: of German about a third, of English a tenth.
 const CAPITALS: f64 = 0.25;
 /// Words of the answer that are named where they are in no passage, at the most.
 const NAMED: usize = 8;
+/// What models end their thoughts with.
+const THOUGHT: &str = "</think>";
 /// What models begin calls of tools with.
 const CALLS: [&str; 2] = ["<tool_call>", "[TOOL_CALLS]"];
 /// How models say that the passages have no answer, as words between spaces: the readers' own (ops/reader) and usual ones.
@@ -60,12 +63,25 @@ pub struct Grounding {
     /// Numbers and names of the answer that no passage has; 8 at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// The answer's sentences, in their order; those in which nothing could be looked for are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sentences: Vec<GroundedSentence>,
+}
+
+/// A sentence of an answer, and what it stands on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroundedSentence {
+    /// The sentence, as it stands in the answer.
+    pub text: String,
+    /// The passages that have its words, by their `number` among the citations; empty where they do not have them.
+    pub passages: Vec<usize>,
 }
 
 impl Grounding {
     /// Of an answer that says that there is none.
     pub(crate) fn not_in_passages() -> Self {
-        Self { state: GroundingState::NotInPassages, passages: Vec::new(), missing: Vec::new() }
+        let (passages, missing, sentences) = Default::default();
+        Self { state: GroundingState::NotInPassages, passages, missing, sentences }
     }
 
     /// A sentence for people.
@@ -98,27 +114,54 @@ pub enum GroundingState {
 
 /// What `answer` stands on; `None` where there are no passages, or nothing in it could be looked for (`Yes.`).
 pub(crate) fn of(answer: &str, citations: &[Citation]) -> Option<Grounding> {
-    // A call is no answer.
+    // What a model thought before is no answer, and neither is a call.
+    let answer = answer.rsplit_once(THOUGHT).map_or(answer, |(_, answer)| answer);
     if citations.is_empty() || CALLS.iter().any(|call| answer.contains(call)) {
         return None;
     }
     if is_refusal(answer) {
         return Some(Grounding::not_in_passages());
     }
-    let (plain, has_names) = (without_marks(answer), !has_capital_nouns(citations));
-    let mut said = words(&plain, TELLING, has_names);
-    if said.is_empty() {
-        // `Ash.`
-        said = words(&plain, 2, has_names);
-        said.retain(|word| !VERDICTS.contains(&word.text.as_str()));
-    }
+    let has_names = !has_capital_nouns(citations);
+    let said = telling_words(&without_marks(answer), has_names);
     if said.is_empty() {
         return None;
     }
     let passages: Vec<Passage> = citations.iter().map(Passage::of).collect();
     let (found, missing) = passages_with(&said, &passages);
     let state = if found.is_empty() { GroundingState::Unsupported } else { GroundingState::Supported };
-    Some(Grounding { state, passages: found, missing })
+    Some(Grounding { state, passages: found, missing, sentences: sentences(answer, &passages, has_names) })
+}
+
+/// What each sentence stands on, as long as the answer is not longer than what is looked for.
+fn sentences(answer: &str, passages: &[Passage], has_names: bool) -> Vec<GroundedSentence> {
+    let (has_list, mut looked_for, mut sentences) = (has_list(answer), 0, Vec::new());
+    for sentence in answer.split_sentence_bounds() {
+        // A list's number may be a sentence of its own.
+        let unnumbered = behind_number(sentence).filter(|_| has_list).unwrap_or(sentence);
+        let said = telling_words(&without_marks(unnumbered), has_names);
+        looked_for += said.len();
+        if looked_for > MOST_WORDS {
+            break;
+        }
+        if !said.is_empty() {
+            let (text, passages) = (sentence.trim().to_owned(), passages_with(&said, passages).0);
+            sentences.push(GroundedSentence { text, passages });
+        }
+    }
+    sentences
+}
+
+/// The words of an answer or a sentence that are looked for; none of `Yes.`
+fn telling_words(plain: &str, has_names: bool) -> Vec<Word> {
+    let said = words(plain, TELLING, has_names);
+    if !said.is_empty() {
+        return said;
+    }
+    // `Ash.`
+    let mut said = words(plain, 2, has_names);
+    said.retain(|word| !VERDICTS.contains(&word.text.as_str()));
+    said
 }
 
 /// The numbers of the passages that together have what was said, the fewest that a greedy choice finds; empty where they do not have it. And
@@ -199,8 +242,7 @@ fn words(answer: &str, telling: usize, has_names: bool) -> Vec<Word> {
 /// An answer without what stands in it for passages and places: `[1]`, and the numbers of a list.
 fn without_marks(answer: &str) -> String {
     let mut plain = String::with_capacity(answer.len());
-    // One line alone may begin with a day.
-    let has_list = answer.lines().filter(|line| behind_number(line).is_some()).count() > 1;
+    let has_list = has_list(answer);
     for line in answer.split_inclusive('\n') {
         let mut rest = behind_number(line).filter(|_| has_list).unwrap_or(line);
         while let Some((before, after)) = rest.split_once('[') {
@@ -211,6 +253,11 @@ fn without_marks(answer: &str) -> String {
         plain.push_str(rest);
     }
     plain
+}
+
+/// Whether lines are numbered. One alone may begin with a day.
+fn has_list(answer: &str) -> bool {
+    answer.lines().filter(|line| behind_number(line).is_some()).count() > 1
 }
 
 /// What stands behind a list's number.
@@ -330,6 +377,30 @@ mod tests {
             let grounding = of(answer, &house()).unwrap();
             assert_eq!((grounding.state, grounding.passages), (GroundingState::Supported, passages), "{answer}");
         }
+    }
+
+    #[test]
+    fn each_sentence_stands_on_its_own_passages() {
+        let told = |answer: &str| {
+            let sentences = of(answer, &house()).unwrap().sentences.into_iter();
+            sentences.map(|sentence| (sentence.text, sentence.passages)).collect::<Vec<_>>()
+        };
+        let line = |text: &str, passages: &[usize]| (text.to_owned(), passages.to_vec());
+        assert_eq!(
+            told(" Slate costs 11.200 £ [2]. Yes.  The boiler is serviced by Martin. Cold, it has 1.4 bar"),
+            [
+                line("Slate costs 11.200 £ [2].", &[2]),
+                line("The boiler is serviced by Martin.", &[]),
+                line("Cold, it has 1.4 bar", &[1]),
+            ]
+        );
+        // The numbers of a list are no claims.
+        assert_eq!(told("1. Slate\n2. Boiler"), [line("Slate", &[2]), line("Boiler", &[1])]);
+        assert_eq!(told("<think>Is it slate? Martin says so.</think>Slate."), [line("Slate.", &[2])]);
+        let long = "The boiler is serviced by Hoff & Sons. ".repeat(2000);
+        let sentences = of(&long, &house()).unwrap().sentences;
+        assert!((100..1000).contains(&sentences.len()), "{}", sentences.len());
+        assert!(of("The passages do not say.", &house()).unwrap().sentences.is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::report::ReuseReport;
 const MOST: usize = 64;
 const MOST_OF_ALL: usize = 1024;
 
-/// One prompt's plan, and what came of it. Nothing of its text.
+/// One prompt's plan, and what came of it. Of its text the start of what was asked, for those who may know it.
 #[derive(Debug, Clone)]
 pub struct PlanRecord {
     /// Counts from 1 since the start.
@@ -20,6 +20,8 @@ pub struct PlanRecord {
     pub unix_ms: u64,
     /// Whose it was.
     pub tenant: String,
+    /// The start of what was asked; `None` of tokens and of modules.
+    pub asked: Option<String>,
     /// What was planned, predicted and measured.
     pub report: ReuseReport,
 }
@@ -36,10 +38,11 @@ struct Remembered {
 
 impl Plans {
     /// Keeps it, and gives it back with its number.
-    pub fn remember(&self, unix_ms: u64, tenant: &str, report: &ReuseReport) -> PlanRecord {
+    pub fn remember(&self, unix_ms: u64, (tenant, asked): (&str, Option<String>), report: &ReuseReport) -> PlanRecord {
         let mut plans = self.locked();
         plans.number += 1;
-        let record = PlanRecord { number: plans.number, unix_ms, tenant: tenant.to_owned(), report: report.clone() };
+        let (number, tenant_of, report) = (plans.number, tenant.to_owned(), report.clone());
+        let record = PlanRecord { number, unix_ms, tenant: tenant_of, asked, report };
         if plans.of.values().map(VecDeque::len).sum::<usize>() == MOST_OF_ALL {
             let most = plans.of.iter().max_by_key(|(_, own)| (own.len(), Reverse(own.front().map(|plan| plan.number))));
             if let Some(name) = most.map(|(name, _)| name.clone())
@@ -81,17 +84,18 @@ mod tests {
     #[test]
     fn the_last_ones_are_remembered_the_latest_first_and_each_tenant_has_its_own() {
         let plans = Plans::default();
-        plans.remember(1, "quiet", &ReuseReport::default());
+        plans.remember(1, ("quiet", None), &ReuseReport::default());
         for at in 0..100 {
-            plans.remember(at, "a", &ReuseReport::default());
+            plans.remember(at, ("a", Some("Who?".into())), &ReuseReport::default());
         }
         let last = plans.last(None);
+        assert_eq!(last[0].asked.as_deref(), Some("Who?"));
         assert_eq!((last.len(), last[0].number, last[0].unix_ms, last[63].number), (64, 101, 99, 38));
         assert_eq!(plans.last(Some("quiet")).iter().map(|plan| plan.number).collect::<Vec<_>>(), [1]);
         assert!(plans.last(Some("b")).is_empty());
         // Together they are bounded: whoever has the most gives way, and not the quiet one.
         for at in 0..2 * MOST_OF_ALL {
-            plans.remember(0, &(at % MOST_OF_ALL).to_string(), &ReuseReport::default());
+            plans.remember(0, (&(at % MOST_OF_ALL).to_string(), None), &ReuseReport::default());
         }
         let all: usize = plans.locked().of.values().map(VecDeque::len).sum();
         assert_eq!((all, plans.locked().of.len()), (MOST_OF_ALL, MOST_OF_ALL));

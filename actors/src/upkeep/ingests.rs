@@ -5,6 +5,8 @@
 //! ([`Corpus::upsert_while`](ragstone_corpus::Corpus::upsert_while)), and a removal cancels before it takes that turn. None can be
 //! begun between the two, for which [`removing`](Ingests::removing) is held.
 
+mod progress;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -17,6 +19,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio_util::sync::CancellationToken;
 
+pub use self::progress::IngestProgress;
 use crate::admission::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -100,6 +103,8 @@ pub struct AtWork {
     pub files_done: u64,
     /// Files that it found.
     pub files_total: u64,
+    /// How far it is within them.
+    pub progress: IngestProgress,
 }
 
 /// Until this is dropped, also by a panic, a job has the turn.
@@ -131,6 +136,9 @@ pub struct UnfinishedIngest {
     /// Files that there are, once the start that runs has found them.
     #[serde(default)]
     pub files_total: Option<u64>,
+    /// How far it is within them, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<IngestProgress>,
     /// Why it failed.
     #[serde(default)]
     pub error: Option<String>,
@@ -156,7 +164,8 @@ impl From<IngestJob> for UnfinishedIngest {
     fn from(job: IngestJob) -> Self {
         let state = if is_parked(&job) { IngestState::Parked } else { IngestState::Interrupted };
         let IngestJob { id, collection, paths, created_unix_ms, done: files_done, .. } = job;
-        Self { id, collection, paths, created_unix_ms, state, files_done, files_total: None, error: None }
+        let (files_total, progress, error) = (None, None, None);
+        Self { id, collection, paths, created_unix_ms, state, files_done, files_total, progress, error }
     }
 }
 
@@ -234,6 +243,7 @@ impl Ingests {
                         // Some of those that an earlier start had done may be gone.
                         listed.files_done =
                             listed.files_total.map_or(listed.files_done, |all| listed.files_done.min(all));
+                        listed.progress = Some(at.progress);
                     }
                     _ if is_alive => listed.state = IngestState::Waiting,
                     (_, Some(why)) if listed.state != IngestState::Parked => {
@@ -253,14 +263,15 @@ impl Ingests {
         // Unless somebody says how it ended.
         self.failed(job.id, "it broke off; the service's log says why".to_owned());
         let (id, collection) = (job.id, job.collection.clone());
-        *locked(&self.0.at_work) = Some(AtWork { id, collection, files_done: 0, files_total: 0 });
+        let (files_done, files_total, progress) = Default::default();
+        *locked(&self.0.at_work) = Some(AtWork { id, collection, files_done, files_total, progress });
         HasTurn(self.clone())
     }
 
     /// How far the job that has the turn is.
-    pub fn show(&self, files_done: u64, files_total: u64) {
+    pub fn show(&self, files_done: u64, files_total: u64, progress: IngestProgress) {
         if let Some(at_work) = &mut *locked(&self.0.at_work) {
-            (at_work.files_done, at_work.files_total) = (files_done, files_total);
+            (at_work.files_done, at_work.files_total, at_work.progress) = (files_done, files_total, progress);
         }
     }
 
@@ -503,15 +514,17 @@ mod tests {
         let turn = ingests.take_turn(&first.job);
         assert_eq!((listed().await[0].state, listed().await[0].files_total), (IngestState::Running, None));
         let far = async || listed().await[0].clone();
-        ingests.show(3, 100);
+        let progress = IngestProgress { bytes_done: 1, bytes_total: 2, passages: 3, left_s: Some(4) };
+        ingests.show(3, 100, progress);
+        assert_eq!(far().await.progress, Some(progress));
         assert_eq!((far().await.files_done, far().await.files_total), (40, Some(100)), "an earlier start had more");
-        ingests.show(41, 100);
+        ingests.show(41, 100, progress);
         assert_eq!(far().await.files_done, 41);
-        ingests.show(3, 5);
+        ingests.show(3, 5, progress);
         assert_eq!(far().await.files_done, 5, "of files that are gone, none is done");
         assert_eq!(listed().await[1].state, IngestState::Waiting);
         drop(turn);
-        assert_eq!((far().await.state, far().await.files_done), (IngestState::Waiting, 40));
+        assert_eq!((far().await.state, far().await.files_done, far().await.progress), (IngestState::Waiting, 40, None));
         ingests.failed(first.job.id, "the disk is full".into());
         assert_eq!(far().await.state, IngestState::Waiting, "somebody waits for it still");
         let id = first.job.id;

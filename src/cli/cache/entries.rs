@@ -121,7 +121,8 @@ fn of(of: &EntryOf) -> String {
             module => format!("module {} of schema {}", output::one_line(module, 40), output::one_line(schema, 40)),
         },
         EntryOf::PromptStart => "start of another prompt: a caller's own system prompt, or a conversation".to_owned(),
-        EntryOf::Unknown => "unknown: no passage of this data folder".to_owned(),
+        EntryOf::Text => "text of a conversation, a prompt or an answer, further on".to_owned(),
+        EntryOf::OtherPassage => "passage that came with a request or an import".to_owned(),
     }
 }
 
@@ -227,7 +228,7 @@ mod tests {
         assert!(listed(unreachable).ends_with("the bucket cannot be reached: what only it has is missing here\n"));
         // Entries of several models say whose they are.
         let second = row("0123456789abcdef", "0000000000000000", "", json!({ "kind": "system_prompt" }));
-        let third = row("0123456789abcdef", "1111111111111111", "", json!({ "kind": "unknown" }));
+        let third = row("0123456789abcdef", "1111111111111111", "", json!({ "kind": "other_passage" }));
         let module = |path: &str| json!({ "kind": "module", "schema": "trip", "module": path });
         let fourth = row("0123456789abcdef", "1111111111111111", "", module("stay/long"));
         let fifth = row("0123456789abcdef", "1111111111111111", "", module("/"));
@@ -236,7 +237,7 @@ mod tests {
         assert!(text.contains("  module stay/long of schema trip, model 1111"), "{text}");
         assert!(text.contains("  text of schema trip, model 1111"), "{text}");
         assert!(text.contains("  system prompt, model 000000000000\n"), "{text}");
-        assert!(text.contains("  unknown: no passage of this data folder, model 111111111111\n"), "{text}");
+        assert!(text.contains("  passage that came with a request or an import, model 111111111111\n"), "{text}");
     }
 
     #[test]

@@ -115,6 +115,7 @@ mod tests {
             state: if is_parked { IngestState::Parked } else { IngestState::Waiting },
             files_done: 1,
             files_total: None,
+            progress: None,
             error: None,
         }
     }

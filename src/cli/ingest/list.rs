@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use ragstone_actors::upkeep::ingests::{IngestState, UnfinishedIngest};
+use ragstone_actors::upkeep::ingests::{IngestProgress, IngestState, UnfinishedIngest};
 use ragstone_documents::shown;
 use ragstone_service::access;
 use ragstone_service::api::List;
 use ragstone_service::api::cache::CancelledJob;
 use ragstone_service::client::Client;
 use ragstone_service::config::Config;
+use ragstone_terminal::progress::left;
 use ragstone_terminal::{output, table};
 
 use crate::error::Result;
@@ -38,7 +39,7 @@ pub fn ingests_table(ingests: &[UnfinishedIngest]) -> String {
         return String::new();
     }
     let cells = |ingest: &UnfinishedIngest| {
-        let UnfinishedIngest { id, collection, paths, state, files_done, files_total, .. } = ingest;
+        let UnfinishedIngest { id, collection, paths, state, files_done, files_total, progress, .. } = ingest;
         let state = match state {
             IngestState::Running => "running",
             IngestState::Waiting => "waiting",
@@ -50,9 +51,10 @@ pub fn ingests_table(ingests: &[UnfinishedIngest]) -> String {
             Some(total) => format!("{files_done} of {}", output::count(*total, "file", "files")),
             None => output::count(*files_done, "file", "files"),
         };
+        let within = progress.map_or_else(String::new, within);
         let paths: Vec<String> = paths.iter().map(|path| shown(path)).collect();
         let [collection, paths] = [output::one_line(collection, 40), output::one_line(&paths.join(" "), 160)];
-        vec![id.to_string(), collection, state.to_owned(), done, paths]
+        vec![id.to_string(), collection, state.to_owned(), format!("{done}{within}"), paths]
     };
     let rows: Vec<_> = ingests.iter().map(cells).collect();
     let mut out = table::table(&["ingest", "into", "state", "done", "of"], &rows);
@@ -83,6 +85,14 @@ pub fn ingests_table(ingests: &[UnfinishedIngest]) -> String {
     out
 }
 
+/// How far it is within its files.
+fn within(IngestProgress { bytes_done, bytes_total, passages, left_s }: IngestProgress) -> String {
+    let share = (bytes_total > 0).then(|| format!("{:.0} %", 100.0 * bytes_done as f64 / bytes_total as f64));
+    let passages = (passages > 0).then(|| output::count(passages, "passage", "passages"));
+    let told = [share, passages, left_s.map(|left_s| left(left_s as f64))];
+    told.into_iter().flatten().map(|part| format!(", {part}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +107,7 @@ mod tests {
             state,
             files_done,
             files_total,
+            progress: None,
             error: (state == IngestState::Failed).then(|| "the disk is full".into()),
         };
         let text =
@@ -111,5 +122,9 @@ mod tests {
         let parked = ingests_table(&[ingest(7, IngestState::Parked, 0, None)]);
         assert!(parked.contains("ingest 7 is parked"), "{parked}");
         assert_eq!(ingests_table(&[]), "");
+        let progress = IngestProgress { bytes_done: 3, bytes_total: 8, passages: 812, left_s: Some(40) };
+        let large = UnfinishedIngest { progress: Some(progress), ..ingest(7, IngestState::Running, 0, Some(1)) };
+        let text = ingests_table(&[large]);
+        assert!(text.contains("  0 of 1 file, 38 %, 812 passages, about 40 s left  "), "{text}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ragstone_actors::upkeep::ingests::{self, CancelledBy};
 use ragstone_documents::shown;
-use ragstone_service::ingest::{IngestReport, KeptFolder, NotTaken};
+use ragstone_service::ingest::{IngestReport, KeptFolder, NewFiles, NotTaken};
 use ragstone_terminal::output;
 use ragstone_terminal::progress::beside_bars;
 
@@ -24,6 +24,11 @@ const MAX_KINDS: usize = 8;
 /// What a bar says while another ingest has the turn.
 pub fn waits(collection: &str, other: &str, far: (usize, usize)) -> String {
     format!("waiting to ingest into {collection}: first comes {}", the_other(other, far))
+}
+
+/// Which share of the work of an ingest is done, within files, too; `None` where there are only files of which documents are stored.
+pub fn share(new: NewFiles) -> Option<f64> {
+    (new.bytes_total > 0).then(|| new.bytes_done as f64 / new.bytes_total as f64)
 }
 
 fn the_other(collection: &str, (files_done, files_total): (usize, usize)) -> String {

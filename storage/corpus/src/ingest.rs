@@ -59,6 +59,9 @@ pub struct UpsertProgress {
     pub documents_total: usize,
     /// That have their vectors so far; durable once their documents are done.
     pub passages_embedded: usize,
+    /// Of documents that are to be written, what was cut so far: the passages, and the bytes of the texts.
+    pub passages_cut: usize,
+    pub bytes_cut: usize,
 }
 
 /// Whether an upsert is to go on.

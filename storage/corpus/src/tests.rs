@@ -369,7 +369,15 @@ async fn progress_counts_up_to_everything() {
         .unwrap();
     let seen = seen.into_inner().unwrap();
     assert!(seen.windows(2).all(|pair| pair[0].documents_done <= pair[1].documents_done));
-    let last = UpsertProgress { documents_done: 150, documents_total: 150, passages_embedded: 150 };
+    let bytes_cut = (0..150).map(|n| format!("Number {n}.").len()).sum();
+    let (documents, passages) = (150, 150);
+    let last = UpsertProgress {
+        documents_done: documents,
+        documents_total: documents,
+        passages_embedded: passages,
+        passages_cut: passages,
+        bytes_cut,
+    };
     assert_eq!(seen.last(), Some(&last));
     assert!(seen.iter().any(|progress| progress.documents_done == GROUP_PASSAGES));
 }

@@ -57,6 +57,9 @@ pub struct Document {
     /// What of its file is not in the text, and why, for people: "2 hidden paragraphs". Of files that ragstone read.
     #[serde(skip)]
     pub left_out: Vec<String>,
+    /// How much of its file came up to its end, from 0 to 1; 0 where that is not known. Of files that ragstone read.
+    #[serde(skip)]
+    pub share: f32,
 }
 
 impl Document {

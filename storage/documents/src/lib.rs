@@ -187,7 +187,7 @@ struct Place<'a> {
 /// A document of a file. One that is the whole file is called by its title and name ([`title::of_file`]), and known by its path; one of several
 /// has its own title, and is known by its place, too.
 fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
-    let Parsed { id, title, text, source, anchor, metadata, elements, pages, left_out } = parsed;
+    let Parsed { id, title, text, source, anchor, metadata, elements, pages, left_out, share } = parsed;
     let path = place.path;
     let is_part = anchor.is_some();
     let title = match (is_part, format) {
@@ -218,7 +218,7 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
         Some(anchor) => format!("{}#{anchor}", shown(path)),
         None => shown(path),
     });
-    fitted(Document { id, title, text, source: Some(source), metadata, elements, pages, left_out })
+    fitted(Document { id, title, text, source: Some(source), metadata, elements, pages, left_out, share })
 }
 
 /// A document of a file, with no more beside its text than the corpus takes: a file is not refused for what it says of itself.

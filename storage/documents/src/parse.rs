@@ -48,6 +48,9 @@ pub struct Parsed {
     /// What of the file is not in the text, and why, as [`Document::left_out`]: at most [`MAX_LEFT_OUT`] notes of a few words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
+    /// As [`Document::share`].
+    #[serde(skip)]
+    pub share: f32,
 }
 
 impl Parsed {

@@ -289,14 +289,16 @@ fn receive(output: &mut impl BufRead, each: Each<'_>) -> Result<Option<String>, 
     };
     let unexpected = |_| Fault::File("the parser answered something unexpected; convert it to text first".into());
     let reply: Reply = serde_json::from_slice(&next(MAX_LINE_BYTES)?).map_err(unexpected)?;
-    let (mut left, bad) = match reply {
+    let (all, bad) = match reply {
         Reply::Unreadable { why } => return Err(Fault::File(clean(&why, MAX_REASON_CHARS))),
         Reply::Documents { bytes, bad } => (bytes, bad.map(|why| clean(&why, MAX_REASON_CHARS))),
     };
+    let mut left = all;
     while left > 0 {
         let line = next(left)?;
         left = left.saturating_sub(line.len() as u64);
-        let parsed: Parsed = serde_json::from_slice(&line).map_err(unexpected)?;
+        let mut parsed: Parsed = serde_json::from_slice(&line).map_err(unexpected)?;
+        parsed.share = ((all - left) as f64 / all as f64) as f32;
         drop(line);
         each(parsed).map_err(Fault::File)?;
     }

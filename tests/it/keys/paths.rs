@@ -48,6 +48,7 @@ const TEXTS: &str = "/v1/completions";
 const MESSAGES: &str = "/v1/messages";
 const RESPONSE: &str = "/v1/responses/{response}";
 const CONVERSATION: &str = "/v1/conversations/{conversation}";
+const TURNS: &str = "/v1/conversations/{conversation}/turns";
 const ITEMS: &str = "/v1/conversations/{conversation}/items";
 const ITEM: &str = "/v1/conversations/{conversation}/items/{item}";
 const SCHEMA_AT: &str = "/v1/pml/schemas/{name}";
@@ -162,6 +163,7 @@ pub const PROBES: &[Probe] = &[
     get('r', CONVERSATION, "/v1/conversations/conv_1"),
     post('r', CONVERSATION, "/v1/conversations/conv_1", || json!({ "metadata": {} })),
     delete('r', CONVERSATION, "/v1/conversations/conv_1"),
+    get('r', TURNS, "/v1/conversations/conv_1/turns"),
     get('r', ITEMS, "/v1/conversations/conv_1/items"),
     post('r', ITEMS, "/v1/conversations/conv_1/items", || json!({ "items": [] })),
     get('r', ITEM, "/v1/conversations/conv_1/items/msg_1"),

@@ -62,7 +62,7 @@ pub struct Plans {
     pub plans: Vec<Plan>,
 }
 
-/// One prompt's plan, and what came of it. Nothing of its text.
+/// One prompt's plan, and what came of it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// Counts everybody's from 1 since the start; a key below admin is not told.
@@ -72,15 +72,18 @@ pub struct Plan {
     pub unix_ms: u64,
     /// Whose it was.
     pub tenant: String,
+    /// The first 200 characters of what was asked: what the user said last, or a prompt's start. Told to the owner, and to keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
     /// What was planned, predicted and measured.
     pub report: ReuseReport,
 }
 
 impl Plan {
-    /// As an operator sees it, or somebody who is not told how much others ask.
-    pub fn of(record: PlanRecord, is_numbered: bool) -> Self {
-        let PlanRecord { number, unix_ms, tenant, report } = record;
-        Self { number: is_numbered.then_some(number), unix_ms, tenant, report }
+    /// As an operator sees it, or somebody who is not told how much others ask. Who need not say who he is is not told what they ask.
+    pub fn of(record: PlanRecord, is_numbered: bool, is_known: bool) -> Self {
+        let PlanRecord { number, unix_ms, tenant, asked, report } = record;
+        Self { number: is_numbered.then_some(number), unix_ms, tenant, question: asked.filter(|_| is_known), report }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ragstone_actors::admission::jobs::JobKind;
+use ragstone_actors::upkeep::ingests::IngestProgress;
 use ragstone_storage::tier::{Tier, TierStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,9 @@ pub struct JobEvent {
     pub done: u64,
     /// And those that there are, as far as that is known.
     pub total: u64,
+    /// How far an ingest is within its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<IngestProgress>,
 }
 
 /// Whether a job goes on.

@@ -34,7 +34,7 @@ use super::quotas::{ChangeQuotas, TenantQuotas};
 use super::rerank::{RerankRequest, Reranking, ScoreRequest, Scores};
 use super::responses::{
     AddItems, BeginConversation, ChangeConversation, Conversation, DeletedResponse, ItemList, ItemsQuery, Response,
-    ResponseEvent, ResponsesRequest,
+    ResponseEvent, ResponsesRequest, TurnList,
 };
 use super::tokenize::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized, TokenizerInfo};
 use super::{List, Page};
@@ -123,6 +123,7 @@ impl Operation {
 const HTML: Answer = Other("text/html");
 const RESPONSE: &str = "/v1/responses/{response}";
 const CONVERSATION: &str = "/v1/conversations/{conversation}";
+const TURNS: &str = "/v1/conversations/{conversation}/turns";
 const ITEMS: &str = "/v1/conversations/{conversation}/items";
 const ITEM: &str = "/v1/conversations/{conversation}/items/{item}";
 const PML: &str = "/v1/pml/schemas/{name}";
@@ -219,9 +220,12 @@ const MODELS: &[Operation] = &[
         .asks(schema::<ItemsQuery>)
         .takes(schema::<ChangeConversation>)
         .answers(Json(schema::<Conversation>)),
-    delete(CONVERSATION, "deleteConversation", "Delete a conversation; its responses stay")
+    delete(CONVERSATION, "deleteConversation", "Delete a conversation; its responses stay, unless they are named, too")
         .asks(schema::<ItemsQuery>)
         .answers(Json(schema::<DeletedResponse>)),
+    get(TURNS, "listTurns", "Questions of a conversation, their answers and what these stand on; the newest first")
+        .asks(schema::<ItemsQuery>)
+        .answers(Json(schema::<TurnList>)),
     get(ITEMS, "listItems", "What was said in a conversation, the newest first")
         .asks(schema::<ItemsQuery>)
         .answers(Json(schema::<ItemList>)),

@@ -79,6 +79,7 @@ pub const RULES: &[Rule] = &[
     rule("GET", "/v1/conversations/{conversation}", Anyone, Read),
     rule("POST", "/v1/conversations/{conversation}", Anyone, Read),
     rule("DELETE", "/v1/conversations/{conversation}", Anyone, Read),
+    rule("GET", "/v1/conversations/{conversation}/turns", Anyone, Read),
     rule("GET", "/v1/conversations/{conversation}/items", Anyone, Read),
     rule("POST", "/v1/conversations/{conversation}/items", Anyone, Read),
     rule("GET", "/v1/conversations/{conversation}/items/{item}", Anyone, Read),
@@ -194,6 +195,7 @@ mod tests {
         GET /v1/conversations/{conversation} a rwdo
         POST /v1/conversations/{conversation} a rwdo
         DELETE /v1/conversations/{conversation} a rwdo
+        GET /v1/conversations/{conversation}/turns a rwdo
         GET /v1/conversations/{conversation}/items a rwdo
         POST /v1/conversations/{conversation}/items a rwdo
         GET /v1/conversations/{conversation}/items/{item} a rwdo

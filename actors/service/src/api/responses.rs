@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::ListObject;
 use super::chat::{AnswerExtension, Extension};
+use crate::conversations::turns::Turn;
 use crate::conversations::{ConversationHead, StoredConversation};
 
 /// What to answer. Other fields are ignored, and named in the header `x-ragstone-ignored`.
@@ -51,7 +52,9 @@ pub struct ResponsesRequest {
     /// The response that this one goes on from: what was said up to it stands before `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_response_id: Option<String>,
-    /// The conversation that this one goes on in: its id, or an object with an `id`. The turn is appended to it.
+    /// The conversation that this one goes on in: its id, or an object with an `id`. The turn is appended to it. Of such an object `replaces`, which
+    /// is the id of an item, has the turn stand in the place of that and of all that follow it, once it is answered; `earlier: false` keeps earlier turns out
+    /// of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<Value>,
     /// Up to 16 texts by name, which the response repeats.
@@ -120,6 +123,9 @@ pub struct ItemsQuery {
     /// The own tenant's, where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// Whether a conversation that is deleted takes its answers along; false where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub responses: Option<bool>,
 }
 
 /// How a list is ordered.
@@ -170,26 +176,87 @@ pub struct Conversation {
     /// In seconds since 1970.
     pub created_at: u64,
     pub metadata: Map<String, Value>,
+    /// Its name: `title` of its metadata, or else the start of its first question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
 }
 
 impl From<&StoredConversation> for Conversation {
     fn from(stored: &StoredConversation) -> Self {
-        Self {
-            id: stored.id.clone(),
-            object: "conversation".to_owned(),
-            created_at: stored.created_unix_ms / 1000,
-            metadata: stored.metadata.clone(),
-        }
+        let StoredConversation { id, created_unix_ms, metadata, asked, .. } = stored;
+        Self::new(id, *created_unix_ms, metadata, asked)
     }
 }
 
 impl From<&ConversationHead> for Conversation {
     fn from(head: &ConversationHead) -> Self {
+        let ConversationHead { id, created_unix_ms, metadata, asked, .. } = head;
+        Self::new(id, *created_unix_ms, metadata, asked)
+    }
+}
+
+impl Conversation {
+    fn new(id: &str, created_unix_ms: u64, metadata: &Map<String, Value>, asked: &Option<String>) -> Self {
+        let given = metadata.get("title").and_then(Value::as_str).filter(|title| !title.trim().is_empty());
         Self {
-            id: head.id.clone(),
+            id: id.to_owned(),
             object: "conversation".to_owned(),
-            created_at: head.created_unix_ms / 1000,
-            metadata: head.metadata.clone(),
+            created_at: created_unix_ms / 1000,
+            title: given.map(str::to_owned).or_else(|| asked.clone()),
+            metadata: metadata.clone(),
+        }
+    }
+}
+
+/// A question of a conversation, its answer, and what that stands on.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ConversationTurn {
+    /// The first item of it.
+    pub id: String,
+    /// `conversation.turn`
+    pub object: String,
+    /// `completed`, or `incomplete` where the answer was stopped or cut off.
+    pub status: String,
+    pub question: String,
+    pub answer: String,
+    /// In seconds since 1970; null of items that no answer brought, as the next three.
+    pub created_at: Option<u64>,
+    pub response_id: Option<String>,
+    /// The collection that was asked.
+    pub collection: Option<String>,
+    /// The passages that stood in the prompt, as the answer had them; null where there are none any more. A conversation keeps 4 MiB of them.
+    pub citations: Option<Value>,
+    /// Whether the answer stands on them, as it was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grounding: Option<Value>,
+}
+
+/// A part of a conversation's turns.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct TurnList {
+    #[serde(default)]
+    pub object: ListObject,
+    pub data: Vec<ConversationTurn>,
+    pub first_id: Option<String>,
+    pub last_id: Option<String>,
+    pub has_more: bool,
+}
+
+impl ConversationTurn {
+    /// A turn; `collection` as whoever asks calls it.
+    pub fn of(turn: &Turn<'_>, collection: Option<String>) -> Self {
+        let told = |value: &Value| (!value.is_null()).then(|| value.clone());
+        Self {
+            id: turn.items.first().and_then(|item| item["id"].as_str()).unwrap_or_default().to_owned(),
+            object: "conversation.turn".to_owned(),
+            status: if turn.is_whole() { "completed" } else { "incomplete" }.to_owned(),
+            question: turn.question(),
+            answer: turn.answer(),
+            created_at: turn.sources.map(|sources| sources.created_unix_ms / 1000),
+            response_id: turn.sources.map(|sources| sources.response.clone()),
+            collection,
+            citations: turn.sources.and_then(|sources| told(&sources.citations)),
+            grounding: turn.sources.and_then(|sources| told(&sources.grounding)),
         }
     }
 }
@@ -217,4 +284,7 @@ pub struct ChangeConversation {
 pub struct AddItems {
     /// At most 20.
     pub items: Vec<Value>,
+    /// The item in whose place they are, and of all that follow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
 }

@@ -105,7 +105,8 @@ fn told(news: News, visitor: &Visitor) -> Option<ServiceEvent> {
         News::Missed(events) => Some(ServiceEvent::Missed(Missed { events: is_operator.then_some(events) })),
         News::Happened(Happened::Answer(record)) => {
             let is_his = visitor.bound().is_none_or(|key| key.record.tenant == record.tenant);
-            is_his.then(|| ServiceEvent::Answer(Box::new(Plan::of((*record).clone(), is_operator))))
+            let is_known = !matches!(visitor, Visitor::Anyone);
+            is_his.then(|| ServiceEvent::Answer(Box::new(Plan::of((*record).clone(), is_operator, is_known))))
         }
         News::Happened(Happened::Job(news)) => job(&news, visitor).map(ServiceEvent::Job),
         News::Happened(Happened::Evictions(left)) => {
@@ -121,7 +122,7 @@ fn told(news: News, visitor: &Visitor) -> Option<ServiceEvent> {
 
 /// A job is a key's where the collection is its tenant's, and nobody else's entries are computed.
 fn job(news: &JobNews, visitor: &Visitor) -> Option<JobEvent> {
-    let JobNews { kind, id, subject, state, done, total } = news;
+    let JobNews { kind, id, subject, state, done, total, progress } = news;
     let (JobSubject::Collection { tenants, .. } | JobSubject::Schema { tenants, .. }) = subject;
     if let Some(key) = visitor.bound() {
         let is_his = match subject {
@@ -145,7 +146,8 @@ fn job(news: &JobNews, visitor: &Visitor) -> Option<JobEvent> {
     };
     // The number counts everybody's, and why an ingest failed may name the owner's files.
     let (id, error) = if visitor.bound().is_some() { (None, None) } else { (Some(*id), error) };
-    Some(JobEvent { kind: *kind, id, collection, document, schema, state, error, done: *done, total: *total })
+    let (kind, done, total, progress) = (*kind, *done, *total, *progress);
+    Some(JobEvent { kind, id, collection, document, schema, state, error, done, total, progress })
 }
 
 #[cfg(test)]
@@ -173,13 +175,15 @@ mod tests {
     }
 
     fn answer(tenant: &str) -> News {
-        let record = PlanRecord { number: 7, unix_ms: 1, tenant: tenant.into(), report: ReuseReport::default() };
+        let (asked, report) = (Some("Who?".to_owned()), ReuseReport::default());
+        let record = PlanRecord { number: 7, unix_ms: 1, tenant: tenant.into(), asked, report };
         News::Happened(Happened::Answer(Arc::new(record)))
     }
 
     fn job(subject: JobSubject) -> News {
-        let (state, done, total) = (JobState::Failed("why".into()), 1, 2);
-        News::Happened(Happened::Job(Arc::new(JobNews { kind: JobKind::WarmUp, id: 3, subject, state, done, total })))
+        let (kind, state) = (JobKind::WarmUp, JobState::Failed("why".into()));
+        let (done, total, progress) = (1, 2, None);
+        News::Happened(Happened::Job(Arc::new(JobNews { kind, id: 3, subject, state, done, total, progress })))
     }
 
     fn of(collection: &str, tenants: &[&str]) -> JobSubject {
@@ -191,7 +195,7 @@ mod tests {
     fn a_key_hears_of_its_tenants_own_alone() {
         let reader = key(Role::Read, "acme", &["other/handbook"]);
         let Some(ServiceEvent::Answer(own)) = told(answer("acme"), &reader) else { panic!("its own") };
-        assert_eq!((own.number, own.tenant.as_str()), (None, "acme"));
+        assert_eq!((own.number, own.tenant.as_str(), own.question.as_deref()), (None, "acme", Some("Who?")));
         let Some(ServiceEvent::Job(own)) = told(job(of("acme/notes", &["acme"])), &reader) else { panic!("its own") };
         assert_eq!((own.id, own.collection.as_deref(), own.error), (None, Some("notes"), None));
         let schema = |tenants: &[&str]| JobSubject::Schema {
@@ -222,6 +226,8 @@ mod tests {
         };
         assert_eq!((missed(&reader), missed(&Visitor::Owner)), (None, Some(9)));
         let Some(ServiceEvent::Answer(any)) = told(answer("other"), &Visitor::Owner) else { panic!("everybody's") };
-        assert_eq!(any.number, Some(7));
+        assert_eq!((any.number, any.question.is_some()), (Some(7), true));
+        let Some(ServiceEvent::Answer(any)) = told(answer("other"), &Visitor::Anyone) else { panic!("everybody's") };
+        assert_eq!(any.question, None, "what others ask is not for whoever comes");
     }
 }

@@ -92,6 +92,7 @@ mod tests {
             state: IngestState::Failed,
             files_done: 3,
             files_total: Some(9),
+            progress: None,
             error: Some("/srv/notes is gone".into()),
         };
         let own = shown(ingest("acme/notes"), &key(Role::Read)).unwrap();

@@ -42,7 +42,9 @@ const ASSETS: &[Asset] = assets![
     "app.js" SCRIPT,
     "ask.js" SCRIPT,
     "collections.js" SCRIPT,
+    "conversations.js" SCRIPT,
     "dom.js" SCRIPT,
+    "exporting.js" SCRIPT,
     "jobs.js" SCRIPT,
     "keys.js" SCRIPT,
     "live.js" SCRIPT,
@@ -51,6 +53,7 @@ const ASSETS: &[Asset] = assets![
     "plans.js" SCRIPT,
     "settings.js" SCRIPT,
     "store.js" SCRIPT,
+    "turn.js" SCRIPT,
     "upload.js" SCRIPT,
 ];
 

@@ -1,13 +1,11 @@
 //! One job on its way: files become documents become passages.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use ragstone_actors::admission::jobs::JobKind;
-use ragstone_actors::report::events::{Happened, JobNews, JobState, JobSubject};
+use ragstone_actors::report::events::JobState;
 use ragstone_actors::upkeep::ingests::{self, Begun};
 use ragstone_corpus::{UpsertProgress, UpsertReport};
 use ragstone_documents::{Document, FoundFile, file_of, shown, with_given};
@@ -15,6 +13,7 @@ use ragstone_storage::catalog::IngestJob;
 use tokio::sync::mpsc;
 
 use super::attempts::{GROUP_FILES, Record, Standing};
+use super::far::{Far, Telling};
 use super::reading::{Reading, Step, stopped};
 use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
 use crate::error::Result;
@@ -40,12 +39,15 @@ pub struct Run<'a> {
     /// Paths of found files of which documents are stored.
     known: HashSet<String>,
     batch: Batch,
+    telling: Telling,
 }
 
 /// Documents that wait to be committed, and the files that they are of.
 #[derive(Default)]
 struct Batch {
     documents: Vec<Document>,
+    /// Of its file, up to each document that is not committed yet.
+    shares: VecDeque<f32>,
     bytes: usize,
     files: Vec<InWork>,
 }
@@ -57,13 +59,18 @@ struct InWork {
     is_read: bool,
     /// Its size, where nothing of it was stored.
     new_bytes: Option<u64>,
+    /// Of it, what is committed and what is read, from 0 to 1.
+    stored: f32,
+    read: f32,
 }
 
 impl<'a> Run<'a> {
     pub fn new(ingestor: &'a Ingestor, begun: Begun, events: &'a mpsc::Sender<Result<IngestEvent>>) -> Self {
         let (record, report, batch) = (Record::begin(begun.job.clone()), IngestReport::default(), Batch::default());
         let (new, known) = Default::default();
-        Self { ingestor, begun, events, record, report, files_done: 0, files_total: 0, new, known, batch }
+        let (job, ingests, feed) = (&begun.job, ingestor.ingests.clone(), ingestor.feed.clone());
+        let telling = Telling::new((job.id, &job.collection), events.clone(), ingests, feed);
+        Self { ingestor, begun, events, record, report, files_done: 0, files_total: 0, new, known, batch, telling }
     }
 
     /// Files of which all is in the corpus that will be; it stays there whatever comes.
@@ -148,7 +155,8 @@ impl<'a> Run<'a> {
 
     async fn read(&mut self, reading: &mut Reading, file: &FoundFile) -> Result<()> {
         let (path, new_bytes) = (file.path.as_path(), self.new_bytes(file));
-        self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false, new_bytes });
+        let (stored, read) = (0.0, 0.0);
+        self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false, new_bytes, stored, read });
         let (mut has_some, mut has_text, mut left_out) = (false, false, Vec::new());
         loop {
             match self.unless_ended(reading.next()).await? {
@@ -185,7 +193,7 @@ impl<'a> Run<'a> {
             }
         }
         if let Some(file) = self.batch.files.last_mut() {
-            file.is_read = true;
+            (file.is_read, file.read) = (true, 1.0);
         }
         self.report.files += 1;
         // Not before it is known whether the file has more: whoever stops it hears how many files are done.
@@ -285,13 +293,12 @@ impl<'a> Run<'a> {
 
     /// Stores the batch. Where the service stops on the way, what is computed by then.
     async fn commit(&mut self) -> Result<()> {
+        let far = self.far();
         let documents = self.batch.take();
         let (given, mut taken) = (documents.len(), 0);
         if given > 0 {
-            let (events, far) = (self.events.clone(), self.far());
-            let told = move |UpsertProgress { passages_embedded, .. }| {
-                let _ = events.try_send(Ok(far.clone().with(passages_embedded)));
-            };
+            let telling = self.telling.clone();
+            let told = move |upsert: UpsertProgress| telling.show(&far, upsert);
             let done = self.ingestor.library.take_in_telling(&self.begun, documents, told).await?;
             taken = done.documents;
             add(&mut self.report.changes, &done.report);
@@ -309,52 +316,28 @@ impl<'a> Run<'a> {
     /// How far it is, at its last commit.
     fn far(&self) -> Far {
         let changes = &self.report.changes;
+        let bytes = |share: fn(&InWork) -> f32| {
+            let of = |file: &InWork| file.new_bytes.map_or(0.0, |bytes| bytes as f64 * f64::from(share(file)));
+            self.batch.files.iter().map(of).sum::<f64>() as u64
+        };
         Far {
             files: [self.files_done, self.files_total],
             documents: changes.documents_added + changes.documents_replaced + changes.documents_unchanged,
             passages_added: changes.passages_added,
             new: self.new,
+            begun: [bytes(|file| file.stored), bytes(|file| file.read)],
+            batch_bytes: self.batch.bytes,
         }
     }
 
     /// Shows whoever asked for the job how far it is.
     fn show(&self) {
-        // Nobody has to see every step.
-        let _ = self.events.try_send(Ok(self.far().with(0)));
-        self.ingestor.ingests.show(self.files_done as u64, self.files_total as u64);
+        self.telling.show(&self.far(), UpsertProgress::default());
     }
 
     /// Tells those who watch the service how far it is.
     pub fn tell(&self, state: JobState) {
-        self.ingestor.feed.publish(|| {
-            let (collection, document, tenants) = (self.collection().to_owned(), None, Vec::new());
-            Happened::Job(Arc::new(JobNews {
-                kind: JobKind::Ingest,
-                id: self.record.job().id,
-                subject: JobSubject::Collection { collection, document, tenants },
-                state,
-                done: self.files_done as u64,
-                total: self.files_total as u64,
-            }))
-        });
-    }
-}
-
-/// How far a job is, at a commit.
-#[derive(Clone)]
-struct Far {
-    files: [usize; 2],
-    documents: usize,
-    passages_added: usize,
-    new: NewFiles,
-}
-
-impl Far {
-    /// So many more passages have their vectors since then.
-    fn with(self, embedded: usize) -> IngestEvent {
-        let Self { files: [files_done, files_total], documents, passages_added, new } = self;
-        let passages_embedded = passages_added + embedded;
-        IngestEvent::Progress { files_done, files_total, documents, passages_added, passages_embedded, new }
+        self.telling.tell(state, [self.files_done, self.files_total]);
     }
 }
 
@@ -362,10 +345,12 @@ impl Batch {
     /// Takes a document of the last file.
     fn push(&mut self, document: Document) {
         self.bytes += document.text.len();
-        self.documents.push(document);
+        self.shares.push_back(document.share);
         if let Some(file) = self.files.last_mut() {
             file.documents += 1;
+            file.read = document.share;
         }
+        self.documents.push(document);
     }
 
     fn is_full(&self) -> bool {
@@ -384,6 +369,7 @@ impl Batch {
             let own = file.documents.min(documents);
             documents -= own;
             file.documents -= own;
+            file.stored = self.shares.drain(..own).next_back().unwrap_or(file.stored);
             record.committed(&file.path, own as u64);
             if file.is_read && file.documents == 0 {
                 record.finished(&file.path);

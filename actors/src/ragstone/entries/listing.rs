@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use ragstone_corpus::Scope;
 use ragstone_storage::key::SegmentDigest;
+use ragstone_storage::segment::TEXT_TOKENS;
 use ragstone_storage::store::EntryInfo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,8 +70,10 @@ pub enum EntryOf {
     Module(ModuleName),
     /// What another prompt begins with: a caller's own system prompt, or a conversation.
     PromptStart,
-    /// Nothing that this folder's corpus has: a passage that came with a request, or with an import.
-    Unknown,
+    /// Text that goes on from another entry: of a conversation, a prompt or an answer, which are stored 64 tokens at a time.
+    Text,
+    /// A passage that this folder's corpus does not have: it came with a request, or with an import.
+    OtherPassage,
 }
 
 impl Ragstone {
@@ -147,6 +150,8 @@ fn of(
         None if system_prompt == Some(segment) => EntryOf::SystemPrompt,
         None if primer.contains(&segment) => EntryOf::Primer,
         None if entry.summary.parent.is_none() => EntryOf::PromptStart,
-        None => EntryOf::Unknown,
+        // What kind it was is not stored, and passages are of any length.
+        None if entry.summary.tokens as usize == TEXT_TOKENS => EntryOf::Text,
+        None => EntryOf::OtherPassage,
     }
 }

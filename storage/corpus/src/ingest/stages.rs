@@ -110,6 +110,11 @@ impl<'a> Cutting<'a> {
                 self.left = Some(first);
                 return Ok(None);
             };
+            let bytes = change.document.text.len();
+            stages.note(|state| {
+                state.passages_cut += passages.len();
+                state.bytes_cut += bytes;
+            });
             group.changes.push(change);
             group.passages.push(passages);
             if group.passages.iter().map(Vec::len).sum::<usize>() >= self.most {

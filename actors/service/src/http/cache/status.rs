@@ -42,6 +42,10 @@ pub async fn plans(state: web::Data<State>, request: HttpRequest) -> Answered {
         None => (None, true),
         Some(key) => (Some(key.record.tenant.as_str()), false),
     };
-    let plans = ragstone.plans(tenant).into_iter().map(|record| Plan::of(record, is_numbered)).collect();
+    let plans = ragstone
+        .plans(tenant)
+        .into_iter()
+        .map(|record| Plan::of(record, is_numbered, !matches!(visitor, Visitor::Anyone)))
+        .collect();
     Ok(HttpResponse::Ok().json(Plans { plans }))
 }

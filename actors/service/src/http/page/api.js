@@ -104,7 +104,8 @@ async function* told(method, path, options) {
         if (data === "[DONE]") return;
         if (!data) continue;
         const object = JSON.parse(data);
-        if (object.error?.message) throw new ApiError(response.status, object.error);
+        const fault = object.type === "error" ? object : object.error;
+        if (fault?.message) throw new ApiError(response.status, fault);
         yield object;
       }
       if (done) return;

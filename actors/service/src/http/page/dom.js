@@ -126,6 +126,46 @@ export function confirmed(question, verb, signal, keep = "Cancel") {
   });
 }
 
+/** Asks for a name; null where none was given. As with `confirmed`, the question is the view's. */
+export function named(question, name, verb, signal) {
+  if (signal.aborted) return null;
+  return new Promise((resolve) => {
+    const end = (answer) => { dialog.remove(); resolve(answer); };
+    const input = h("input", { value: name, required: true, maxlength: 200, dir: "auto", autofocus: true });
+    const dialog = h("dialog", { "aria-label": verb, onclose: () => end(dialog.returnValue === "yes" ? input.value.trim() || null : null) },
+      h("form", { method: "dialog" }, field(question, input),
+        h("div", { class: "row" },
+          h("button", { value: "yes", class: "main" }, verb),
+          h("button", { value: "no", formnovalidate: true }, "Cancel"))));
+    signal.addEventListener("abort", () => end(null));
+    document.body.append(dialog);
+    dialog.showModal();
+    input.select();
+  });
+}
+
+/** Copies text. Whether the browser lets the page do so: over plain HTTP from another machine some do it the old way alone. */
+export async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const [place, focused] = [h("textarea", { value: text, readonly: true, class: "away", "aria-label": "Text to copy" }), document.activeElement];
+    document.body.append(place);
+    place.select();
+    const isDone = document.execCommand("copy");
+    place.remove();
+    focused?.focus();
+    return isDone;
+  }
+}
+
+/** How long something still takes, as people say it. */
+export function left(seconds) {
+  if (seconds < 120) return `about ${count(Math.round(seconds))} s left`;
+  return seconds < 7200 ? `about ${Math.round(seconds / 60)} min left` : `about ${Math.round(seconds / 3600)} h left`;
+}
+
 export function failure(error, again) {
   return h("div", { class: "failure", role: "alert" },
     h("p", {}, error.message),

@@ -1,7 +1,7 @@
 // Work that goes on beside answers.
 
 import { ApiError, at, events, get, remove } from "./api.js";
-import { confirmed, count, counted, failure, h, parted, table, toast, when } from "./dom.js";
+import { bytes, confirmed, count, counted, failure, h, left, parted, table, toast, when } from "./dom.js";
 import { action, change, every, live } from "./live.js";
 import { guarded } from "./owner.js";
 
@@ -68,7 +68,7 @@ function listing(view) {
 function row(view, { id, created_unix_ms: begun }, [what, kept, path], of, draw) {
   const state = h("span");
   const bar = h("progress", { "aria-label": `${what} ${id}` });
-  const done = h("span", { class: "number" });
+  const done = h("span");
   let isRunning = false;
   const update = (job) => {
     isRunning = job.state === "running";
@@ -107,10 +107,13 @@ const NEXT = {
 
 function ingest(view, job) {
   const { id, collection, paths } = job;
-  const draw = ({ state, error, files_done: ready, files_total: all }) => ({
-    is: NEXT[state] ? `${state}${error ? `: ${error}.` : "."} ${NEXT[state]}` : state,
-    ready: all ? ready : 0, all, counted: all === null ? counted(ready, "file") : `${count(ready)} of ${counted(all, "file")}`,
-  });
+  const draw = ({ state, error, files_done: ready, files_total: all, progress }) => {
+    const files = all === null ? counted(ready, "file") : `${count(ready)} of ${counted(all, "file")}`;
+    // Within a file, too. Of files that are stored nothing is embedded, and it is they that are counted.
+    const within = progress?.bytes_total ? { ready: progress.bytes_done, all: progress.bytes_total } : { ready: all ? ready : 0, all };
+    const told = progress ? [progress.bytes_total && `${bytes(progress.bytes_done)} of ${bytes(progress.bytes_total)}`, progress.passages && counted(progress.passages, "passage"), progress.left_s !== null && left(progress.left_s)] : [];
+    return { is: NEXT[state] ? `${state}${error ? `: ${error}.` : "."} ${NEXT[state]}` : state, ...within, counted: [files, ...told].filter(Boolean).join(", ") };
+  };
   const kept = "What it stored stays, and the same command goes on with the rest.";
   return row(view, job, ["Ingest", kept, at`/v1/ingests/${id}`], [h("div", {}, collection, h("div", { class: "quiet" }, parted(paths.join(", "))))], draw);
 }

@@ -25,10 +25,11 @@ async function follow(list, item, signal) {
 export async function plans({ content, signal, again }) {
   await guarded(content, "Plans", async () => {
     const { plans: known } = await get("/v1/cache/plans", signal);
-    const item = ({ number, unix_ms: at, tenant, report }) => {
+    const item = ({ number, unix_ms: at, tenant, question, report }) => {
       const { all, kept } = account(report.tokens);
       const line = `${number ? `${number}: ` : ""}${count(all)} tokens, ${share(kept, all)} not computed, first token after ${ms(report.ttft.total_ms)}`;
-      return h("details", { class: "card" }, h("summary", {}, line, h("span", { class: "quiet" }, ` · ${when(at)}${tenant ? ` · ${tenant}` : ""}`)), plan(report));
+      return h("details", { class: "card" },
+        h("summary", {}, question ? [h("bdi", { class: "asked" }, question), h("br")] : "", line, h("span", { class: "quiet" }, ` · ${when(at)}${tenant ? ` · ${tenant}` : ""}`)), plan(report));
     };
     const list = h("div", {}, known.length ? known.map(item) : h("p", { class: "quiet" }, NOTHING));
     content.replaceChildren(h("h1", {}, "Plans of the last prompts"),

@@ -42,14 +42,14 @@ function look(status) {
 function card([name, tier]) {
   const asked = tier.hits + tier.misses;
   const bound = tier.capacity_bytes ? ` of ${bytes(tier.capacity_bytes)}` : "";
-  const numbers = [["hits", tier.hits], ["evicted", tier.evicted], ["declined", tier.declined], ["damaged", tier.corrupt], ["failed", tier.failed], ["refused", tier.refused]];
+  const numbers = [["evicted", tier.evicted], ["declined", tier.declined], ["damaged", tier.corrupt], ["failed", tier.failed], ["refused", tier.refused]].map(([what, number]) => [number, `${count(number)} ${what}`]);
   return h("section", { class: "card", "aria-label": name },
     h("strong", {}, name),
     h("div", {}, `${bytes(tier.bytes)}${bound}, ${counted(tier.entries, "entry")}`),
     tier.capacity_bytes ? h("progress", { max: tier.capacity_bytes, value: tier.bytes, "aria-label": `${name} is filled to ${share(tier.bytes, tier.capacity_bytes)}` }) : "",
     h("div", {}, asked ? `${share(tier.hits, asked)} of ${counted(asked, "look-up")} hit` : "not asked yet"),
     spark(seen.map((look) => look.tiers[name]?.bytes ?? 0), "bytes"),
-    h("div", { class: "quiet" }, numbers.filter(([, number]) => number > 0).map(([what, number]) => `${count(number)} ${what}`).join(" · ")));
+    h("div", { class: "quiet" }, [[tier.hits, counted(tier.hits, "hit")], ...numbers].filter(([number]) => number > 0).map(([, text]) => text).join(" · ")));
 }
 
 /** A line over the time since the page was opened. Of what never changed there is none: it would be a gap between lines of text. */
@@ -130,11 +130,17 @@ function tree({ data, entries, bytes: size, has_more: more, object_unavailable: 
   return h("div", {}, h("p", { class: "quiet" }, line), root);
 }
 
+/** What is no passage of a collection. */
+const KINDS = {
+  system_prompt: "system prompt", primer: "primer", prompt_start: "start of a conversation or another prompt", text: "text of a conversation, a prompt or an answer",
+  other_passage: "passage that came with a request or an import",
+};
+
 function row(entry) {
   const { of } = entry;
   const name = of.kind === "passage"
     ? h("a", { href: `#/collections/${encodeURIComponent(of.collection)}/${encodeURIComponent(of.document)}` }, `${of.title || of.document}${of.ordinal ? ` (${of.ordinal + 1})` : ""}`)
-    : of.kind === "module" ? `${of.schema} ${of.module === "/" ? "(schema)" : of.module}` : of.kind.replace("_", " ");
+    : of.kind === "module" ? `${of.schema} ${of.module === "/" ? "(schema)" : of.module}` : KINDS[of.kind] ?? of.kind.replaceAll("_", " ");
   return h("div", { class: "entry" }, h("span", { class: "name", title: `${entry.key}, used last ${when(entry.last_use_unix_ms)}` }, name),
     h("span", { class: "quiet" }, `${counted(entry.tokens, "token")}, ${bytes(entry.bytes)}, ${counted(entry.uses, "use")}`),
     entry.tiers.map((tier) => h("span", { class: "tag" }, tier === "object" ? "bucket" : tier)),

@@ -1,11 +1,13 @@
 // Files on their way into a collection: chosen or dropped, sent one after another, and what became of each.
 
-import { ApiError, at, upload } from "./api.js";
+import { ApiError, at, get, upload } from "./api.js";
 import { bytes, count, counted, h, swap, toast } from "./dom.js";
 import { change } from "./live.js";
 
 /** Files that a short message names. */
 const NAMED = 3;
+/** How often a file that takes long says how far it is. */
+const TELL_MS = 2000;
 
 /** What became of the files, collection by collection. It outlives the views: uploads go on when they are left. */
 const report = h("div", { class: "report", "aria-live": "polite" });
@@ -100,14 +102,37 @@ async function sendAll(files, collection) {
   const { section, list } = begin(`Into ${collection}:`);
   const missed = [];
   for (const file of files) {
-    const line = h("li", {}, `${file.name} (${bytes(file.size)}) …`);
+    const line = h("li");
     list.append(line);
+    const stop = telling(line, `${file.name} (${bytes(file.size)})`, collection);
     const { text, isAdded } = await sendOne(file, collection);
+    stop();
     line.textContent = `${file.name}: ${text}`;
     if (!isAdded) missed.push(file.name);
   }
   end(section);
   toast(missed.length ? `${count(missed.length)} of ${counted(files.length, "file")} not added to ${collection}: ${some(missed)}` : `${counted(files.length, "file")} added to ${collection}`);
+}
+
+/** Says now and then how far a file is: its passages are in the collection group by group. The answer ends it. */
+function telling(line, what, collection) {
+  const begun = Date.now();
+  const passages = async () => (await get("/v1/collections")).data.find(({ name }) => name === collection)?.passages ?? 0;
+  const before = passages().catch(() => null);
+  const told = h("span", { "aria-live": "off" });
+  let isOver = false;
+  const timer = setInterval(async () => {
+    const seconds = Math.round((Date.now() - begun) / 1000);
+    const more = await passages().then(async (now) => now - ((await before) ?? now), () => 0);
+    if (isOver) return;
+    told.textContent = ` read and embedded, ${more > 0 ? `${counted(more, "passage")} so far, ` : ""}${count(seconds)} s`;
+    line.append(told);
+  }, TELL_MS);
+  line.textContent = `${what} …`;
+  return () => {
+    isOver = true;
+    clearInterval(timer);
+  };
 }
 
 async function sendOne(file, collection) {

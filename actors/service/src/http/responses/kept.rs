@@ -33,6 +33,10 @@ pub struct Keeping {
     conversations: Conversations,
     /// All but the response itself.
     record: StoredResponse,
+    /// The full name of the collection that is asked.
+    collection: Option<String>,
+    /// The item of its conversation in whose place its turn is.
+    replaces: Option<String>,
     /// Whether its request says that it is.
     is_asked: bool,
 }
@@ -45,7 +49,7 @@ impl Keeping {
     pub async fn keep(&self, response: &Value) -> Result<bool> {
         let id = response["id"].as_str().unwrap_or_default().to_owned();
         let record = StoredResponse { id, response: response.clone(), ..self.record.clone() };
-        match self.conversations.keep(record).await {
+        match self.conversations.keep(record, self.replaces.clone(), self.collection.clone()).await {
             Ok(()) => Ok(true),
             Err(error) if self.is_asked => Err(error),
             Err(error) => {
@@ -74,17 +78,7 @@ impl Before {
         let collection = visitor.collection_if(named("collection"))?;
         let store = fields.take::<bool>("store")?;
         let previous = fields.take::<String>("previous_response_id")?;
-        let conversation = match fields.take_value("conversation") {
-            None => None,
-            Some(Value::String(id)) => Some(id),
-            Some(Value::Object(named)) if named.get("id").is_some_and(Value::is_string) => {
-                named["id"].as_str().map(str::to_owned)
-            }
-            Some(_) => {
-                let message = "`conversation` must be an id, or an object with an `id`";
-                return Err(Error::invalid_field("conversation", message));
-            }
-        };
+        let (conversation, Place { replaces, earlier }) = place(fields.take_value("conversation"))?;
         let metadata = metadata(fields.take_value("metadata"))?;
         if previous.is_some() && conversation.is_some() {
             let message = "`previous_response_id` and `conversation` both say what came before; leave one out";
@@ -109,11 +103,11 @@ impl Before {
                     ErrorKind::NotFound => Error::of_field(error.kind(), "conversation", error.to_string()),
                     _ => error,
                 })?;
-                (found.items, found.collections)
+                (before(&found, replaces.as_deref(), earlier)?, found.collections)
             }
             (None, None) => (Vec::new(), BTreeSet::new()),
         };
-        collections.extend(collection);
+        collections.extend(collection.clone());
         let echo = Map::from_iter([
             ("store".to_owned(), stores.into()),
             ("previous_response_id".to_owned(), previous.clone().into()),
@@ -130,9 +124,62 @@ impl Before {
             input,
             response: Value::Null,
         };
-        let keeping = Keeping { conversations: conversations.clone(), record, is_asked };
+        let keeping = Keeping { conversations: conversations.clone(), record, collection, replaces, is_asked };
         Ok(Self { items, keeping: stores.then_some(keeping), echo })
     }
+}
+
+/// Where a turn stands in its conversation.
+struct Place {
+    /// The item in whose place it is, and of all that follow.
+    replaces: Option<String>,
+    /// Whether earlier turns stand before it.
+    earlier: bool,
+}
+
+/// `conversation`: an id, or an object with one, in which our own fields say where the turn stands.
+fn place(value: Option<Value>) -> Result<(Option<String>, Place)> {
+    let usual = Place { replaces: None, earlier: true };
+    let mut named = match value {
+        None => return Ok((None, usual)),
+        Some(Value::String(id)) => return Ok((Some(id), usual)),
+        Some(Value::Object(named)) => named,
+        Some(_) => Map::new(),
+    };
+    let wrong = |field: &str, what: &str| Error::invalid_field(field, format!("`{field}` must be {what}"));
+    let Some(Value::String(id)) = named.remove("id") else {
+        return Err(wrong("conversation", "an id, or an object with an `id`"));
+    };
+    let replaces = match named.remove("replaces") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(item)) => Some(item),
+        Some(_) => return Err(wrong("conversation.replaces", "the id of an item of the conversation")),
+    };
+    let earlier = match named.remove("earlier") {
+        None | Some(Value::Null) => true,
+        Some(Value::Bool(earlier)) => earlier,
+        Some(_) => return Err(wrong("conversation.earlier", "true or false")),
+    };
+    Ok((Some(id), Place { replaces, earlier }))
+}
+
+/// The items of a conversation that stand before a turn.
+fn before(found: &StoredConversation, replaces: Option<&str>, earlier: bool) -> Result<Vec<Value>> {
+    let end = match replaces {
+        Some(item) => check_place(found, item, "conversation.replaces")?,
+        None => found.items.len(),
+    };
+    Ok(if earlier { found.items[..end].to_vec() } else { Vec::new() })
+}
+
+/// The place of an item that `field` names.
+///
+/// # Errors
+/// `InvalidInput` where the conversation has no such item.
+pub fn check_place(found: &StoredConversation, item: &str, field: &str) -> Result<usize> {
+    found.place_of(item).ok_or_else(|| {
+        Error::invalid_field(field, format!("`{field}`: the conversation has no item `{}`", shown(item)))
+    })
 }
 
 /// The items of an answer and of those before it, and the collections that they are from.
@@ -212,4 +259,27 @@ pub fn metadata(value: Option<Value>) -> Result<Map<String, Value>> {
 /// `InvalidInput`.
 pub fn input(fields: &mut Fields) -> Result<Vec<Value>> {
     as_items("input", fields.need::<Value>("input")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_an_id_or_an_object_that_says_where_the_turn_stands() {
+        let read = |value: Value| place(Some(value)).map(|(id, place)| (id.unwrap(), place.replaces, place.earlier));
+        assert_eq!(read(json!("conv_1")).unwrap(), ("conv_1".into(), None, true));
+        assert_eq!(read(json!({ "id": "conv_1", "replaces": null })).unwrap(), ("conv_1".into(), None, true));
+        let place_of = json!({ "id": "conv_1", "replaces": "msg_2", "earlier": false });
+        assert_eq!(read(place_of).unwrap(), ("conv_1".into(), Some("msg_2".into()), false));
+        for (value, field) in [
+            (json!(7), "conversation"),
+            (json!({}), "conversation"),
+            (json!({ "id": 7 }), "conversation"),
+            (json!({ "id": "conv_1", "replaces": 7 }), "conversation.replaces"),
+            (json!({ "id": "conv_1", "earlier": "no" }), "conversation.earlier"),
+        ] {
+            assert_eq!(read(value).unwrap_err().at_field(), Some(field));
+        }
+    }
 }

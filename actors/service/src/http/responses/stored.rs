@@ -5,10 +5,12 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Map, Value};
 
 use super::items::{identified, messages};
-use super::kept::{conversation_of, may_read, metadata, no_such};
+use super::kept::{check_place, conversation_of, may_read, metadata, no_such};
 use crate::api::responses::{
-    AddItems, BeginConversation, ChangeConversation, Conversation, DeletedResponse, ItemList, ItemsQuery, Order,
+    AddItems, BeginConversation, ChangeConversation, Conversation, ConversationTurn, DeletedResponse, ItemList,
+    ItemsQuery, Order,
 };
+use crate::conversations::turns::{Addition, Turn};
 use crate::conversations::{Conversations, StoredConversation, StoredResponse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Incoming;
@@ -41,6 +43,7 @@ pub fn paths(config: &mut ServiceConfig) {
             "GET, POST, DELETE",
             vec![web::get().to(conversation), web::post().to(change), web::delete().to(delete)],
         ))
+        .service(resource("/v1/conversations/{conversation}/turns", "GET", vec![web::get().to(turns)]))
         .service(resource(
             "/v1/conversations/{conversation}/items",
             "GET, POST",
@@ -182,9 +185,22 @@ async fn change(state: web::Data<State>, request: HttpRequest, id: web::Path<Str
 async fn delete(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
     let asker = Asker::of(&state, &request).await?;
     unless_damaged(asker.conversation(&id).await.map(drop))?;
-    asker.conversations.remove(&asker.tenant, &id).await?;
+    asker.conversations.remove(&asker.tenant, &id, asker.query.responses.unwrap_or(false)).await?;
     let object = "conversation.deleted".to_owned();
     Ok(HttpResponse::Ok().json(DeletedResponse { id: id.into_inner(), object, deleted: true }))
+}
+
+/// What was asked and answered, and what each answer stands on.
+async fn turns(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
+    let asker = Asker::of(&state, &request).await?;
+    let found = asker.conversation(&id).await?;
+    let told = |turn: &Turn<'_>| {
+        let collection = turn.sources.and_then(|sources| sources.collection.as_ref());
+        let collection = collection.and_then(|name| asker.visitor.shown(name));
+        serde_json::to_value(ConversationTurn::of(turn, collection)).unwrap_or_default()
+    };
+    let turns = found.turns().iter().map(told).collect();
+    Ok(HttpResponse::Ok().json(asker.page(turns)?))
 }
 
 async fn items(state: web::Data<State>, request: HttpRequest, id: web::Path<String>) -> Answered {
@@ -199,12 +215,16 @@ async fn add_items(
     id: web::Path<String>,
     incoming: Incoming,
 ) -> Answered {
-    let AddItems { items } = Fields::whole(incoming).await?;
+    let AddItems { items, replaces } = Fields::whole(incoming).await?;
     let asker = Asker::of(&state, &request).await?;
-    asker.conversation(&id).await?;
+    let found = asker.conversation(&id).await?;
+    if let Some(item) = &replaces {
+        check_place(&found, item, "replaces")?;
+    }
     let items = checked(items, &asker.conversations)?;
     let added = items.clone();
-    let changed = asker.conversations.change(&asker.tenant, &id, |kept| kept.items.extend(items)).await?;
+    let addition = Addition { items, replaces, ..Addition::default() };
+    let changed = asker.conversations.append(&asker.tenant, &id, addition).await?;
     changed.ok_or_else(|| no_such("conversation", &id))?;
     Ok(HttpResponse::Ok().json(ItemList::of(added, false)))
 }

@@ -4,6 +4,7 @@ use ragstone_actors::Status;
 use ragstone_corpus::CollectionInfo;
 use ragstone_env::mebibytes;
 use ragstone_storage::tier::{Tier, TierStatus};
+use ragstone_terminal::output;
 use rmcp::model::CallToolResult;
 use serde::Serialize;
 
@@ -67,7 +68,9 @@ fn shown(State { collections, model, tiers }: &State) -> String {
         count => format!("{count} collection{}:", plural(count)),
     };
     for CollectionInfo { name, documents, passages, damaged } in collections {
-        text.push_str(&format!("\n- {name}: {documents} documents, {passages} passages"));
+        let documents = output::count(*documents as u64, "document", "documents");
+        let passages = output::count(*passages as u64, "passage", "passages");
+        text.push_str(&format!("\n- {name}: {documents}, {passages}"));
         if damaged.is_some() {
             text.push_str(", damaged: whoever looks after the service must mend it");
         }
@@ -77,7 +80,9 @@ fn shown(State { collections, model, tiers }: &State) -> String {
     }
     for TierRow { tier, entries, bytes, hits, misses, .. } in tiers.iter().flatten() {
         let size = mebibytes(*bytes);
-        text.push_str(&format!("\nKV cache, {tier}: {entries} entries, {size:.1} MiB, {hits} hits, {misses} misses"));
+        let entries = output::count(*entries, "entry", "entries");
+        let (hits, misses) = (output::count(*hits, "hit", "hits"), output::count(*misses, "miss", "misses"));
+        text.push_str(&format!("\nKV cache, {tier}: {entries}, {size:.1} MiB, {hits}, {misses}"));
     }
     text
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use ragstone_actors::upkeep::calibration::{Asked, Deviation};
 use ragstone_actors::{InlineDocument, Rule, Selection};
 use ragstone_service::config::Config;
-use ragstone_terminal::output;
 use ragstone_terminal::progress::{Progress, Unit};
+use ragstone_terminal::{output, table};
 use serde::Serialize;
 
 use super::{Args, open, plot};
@@ -67,29 +67,31 @@ fn table(measured: &Deviation, model: &str) -> Vec<String> {
         vec![format!("{} prompts, {} blended tokens, {model}, KV in {dtype}", measured.prompts, measured.tokens)];
     lines.push(String::new());
     lines.push("figure 6: how far forward attention is from a full prefill's (L2)".into());
-    lines.push(format!("{:<28}{:>6}{:>10}   by layer", "rule", "ratio", "mean"));
-    for way in &measured.attention {
+    let rows = measured.attention.iter().map(|way| {
         let layers: Vec<String> = way.layers.iter().map(|layer| format!("{layer:.3}")).collect();
-        let name = way.selection.name();
-        lines.push(format!("{name:<28}{:>6}{:>10.4}   {}", way.ratio, way.mean, layers.join(" ")));
-    }
+        vec![way.selection.name(), way.ratio.to_string(), format!("{:.4}", way.mean), layers.join(" ")]
+    });
+    lines.extend(columns(&["rule", "ratio", "mean", "by layer"], rows.collect()));
     lines.push(String::new());
     lines.push("figure 7: KV deviation of tokens (L2 of K and V) by percentile; the share of all, in squares, of the most deviating tenth".into());
-    lines.push(format!(
-        "{:<8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>12}",
-        "layer", "p10", "p50", "p75", "p90", "p95", "p100", "top tenth"
-    ));
+    let mut rows = Vec::new();
     for (layer, (percentiles, top)) in measured.kv_percentiles.iter().zip(&measured.top_tenth).enumerate() {
         let at = |percent: usize| percentiles.get(percent).copied().unwrap_or_default();
-        let values: String = [10, 50, 75, 90, 95, 100].map(|percent| format!("{:>9.3}", at(percent))).concat();
+        let values = [10, 50, 75, 90, 95, 100].map(|percent| format!("{:.3}", at(percent)));
         let top = top.map_or_else(|| "-".to_owned(), |share| format!("{share:.3}"));
-        lines.push(format!("{layer:<8}{values}{top:>12}"));
+        rows.push([layer.to_string()].into_iter().chain(values).chain([top]).collect());
     }
+    lines.extend(columns(&["layer", "p10", "p50", "p75", "p90", "p95", "p100", "top tenth"], rows));
     lines.push(String::new());
     lines.push("figure 8: rank correlation (Spearman) of tokens' KV deviation between a layer and the next".into());
-    for (layer, rho) in measured.rank_correlation.iter().enumerate() {
+    let rows = measured.rank_correlation.iter().enumerate().map(|(layer, rho)| {
         let rho = rho.map_or_else(|| "-".to_owned(), |rho| format!("{rho:.3}"));
-        lines.push(format!("{:<8}{rho:>9}", format!("{layer}-{}", layer + 1)));
-    }
+        vec![format!("{layer} to {}", layer + 1), rho]
+    });
+    lines.extend(columns(&["layers", "rho"], rows.collect()));
     lines
+}
+
+fn columns(heads: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {
+    table::table(heads, &rows).lines().map(str::to_owned).collect()
 }

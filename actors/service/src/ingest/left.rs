@@ -1,11 +1,11 @@
 //! How long an ingest still takes. Files that are stored and unchanged are only read, and files that are new are embedded, too, which takes a
 //! hundred times as long: each kind has its own rate, new files by their bytes.
 
-use ragstone_service::ingest::NewFiles;
+use super::NewFiles;
 
 /// What each kind of file took since the first look, before which a job may have waited for its turn.
 #[derive(Debug, Default)]
-pub struct TimeLeft {
+pub(super) struct TimeLeft {
     first: Option<Seen>,
     last: Seen,
     /// Seconds in which new files got done, and seconds in which none did.
@@ -29,11 +29,12 @@ impl TimeLeft {
             (self.first, self.last) = (Some(now), now);
             return None;
         };
-        let has_new = now.new_bytes > self.last.new_bytes;
-        *(if has_new { &mut self.new_s } else { &mut self.known_s }) += at_s - self.last.at_s;
-        self.last = now;
         let known_left = files_total.saturating_sub(new.files_total).saturating_sub(now.known);
         let new_left = new.bytes_total.saturating_sub(new.bytes_done);
+        // While nothing moves, what is embedded is stored.
+        let is_of_new = now.new_bytes > self.last.new_bytes || (now.known == self.last.known && new_left > 0);
+        *(if is_of_new { &mut self.new_s } else { &mut self.known_s }) += at_s - self.last.at_s;
+        self.last = now;
         let new = rate(self.new_s, now.new_bytes.saturating_sub(first.new_bytes) as f64, new_left as f64)?;
         let known = rate(self.known_s, now.known.saturating_sub(first.known) as f64, known_left as f64)?;
         (files_total > 0).then_some(new + known)
@@ -90,5 +91,16 @@ mod tests {
         assert_eq!(left.after(3.0, (5, 9), new(0, 0)), Some(4.0));
         assert_eq!(left.after(9.0, (9, 9), new(0, 0)), Some(0.0));
         assert_eq!(TimeLeft::default().after(1.0, (0, 0), new(0, 0)), None);
+    }
+
+    #[test]
+    fn within_one_large_file_it_is_known_too_and_counts_the_time_of_storing() {
+        let within = |bytes_done| NewFiles { files_done: 0, files_total: 1, bytes_done, bytes_total: 1000 };
+        let mut left = TimeLeft::default();
+        assert_eq!(left.after(0.0, (0, 1), within(0)), None);
+        assert_eq!(left.after(3.0, (0, 1), within(250)), Some(9.0));
+        // Nothing moves while a batch is written.
+        assert_eq!(left.after(4.0, (0, 1), within(250)), Some(12.0));
+        assert_eq!(left.after(8.0, (0, 1), within(500)), Some(8.0));
     }
 }
