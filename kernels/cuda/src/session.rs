@@ -6,13 +6,14 @@ mod loads;
 mod queued;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::driver::{self, Context, Event, Function, Module, Pinned, Stream, TensorMap};
 use super::gpus::{Gpu, usable};
 use super::launch::hopper;
+use super::machine_code::{self, LoadedCode};
 use super::staging::Staging;
 use super::trial::{self, Trial};
 pub(super) use buffer::Buffer;
@@ -64,6 +65,8 @@ pub(super) struct Shape {
 pub(super) struct Session {
     state: Mutex<State>,
     gpu: Gpu,
+    /// What its kernels were loaded from.
+    code: LoadedCode,
     /// Which kernels for this GPU's capability are used; nothing before they were tried.
     trial: OnceLock<Trial>,
     keeps_freed: bool,
@@ -98,12 +101,12 @@ impl Session {
     pub(super) fn start(ordinal: usize) -> Result<Arc<Self>> {
         let gpu = usable(ordinal)?;
         let context = Context::retain(ordinal)?;
-        let ptx = CStr::from_bytes_with_nul(PTX.as_bytes()).map_err(|_| Error::internal("the PTX has a zero byte"))?;
+        let (module, code) = machine_code::load(gpu.compute_capability)?;
         let is_hopper = gpu.compute_capability == trial::CAPABILITY;
         let state = State {
             graphs: Graphs::default(),
             functions: HashMap::new(),
-            module: Module::load(ptx)?,
+            module,
             hopper: is_hopper.then(|| Module::load_machine_code(hopper::CUBIN)).transpose()?,
             free: HashMap::new(),
             queued: Queued::default(),
@@ -114,7 +117,8 @@ impl Session {
             load: Stream::new()?,
         };
         let keeps_freed = KEEPS_FREED.load(Ordering::Relaxed);
-        let session = Arc::new(Self { state: Mutex::new(state), gpu, trial: OnceLock::new(), keeps_freed, context });
+        let (state, trial) = (Mutex::new(state), OnceLock::new());
+        let session = Arc::new(Self { state, gpu, code, trial, keeps_freed, context });
         if is_hopper {
             let _ = session.trial.set(Trial::run(&session)?);
         }
@@ -124,6 +128,11 @@ impl Session {
     /// Whether there are kernels for this GPU's capability alone.
     pub(super) fn is_hopper(&self) -> bool {
         self.gpu.compute_capability == trial::CAPABILITY
+    }
+
+    /// What its kernels were loaded from.
+    pub(super) fn code(&self) -> &LoadedCode {
+        &self.code
     }
 
     /// Which kernels for this GPU's capability are used.

@@ -6,11 +6,14 @@
 use std::slice;
 use std::sync::Arc;
 
+use ragstone_env::Stopwatch;
 use serde::Serialize;
 
 use super::attention::{HostTables, Tables, tile_rows, wide_tile_rows};
+use super::gpus::Gpu;
 use super::launch::hopper::{self, Product};
 use super::launch::{self, Element, Heads, SEGMENT};
+use super::machine_code::LoadedCode;
 use super::session::{Buffer, Launch, Session};
 use ragstone_kernels::activation::Activation;
 use ragstone_kernels::backend::{RowGroup, SequenceView};
@@ -54,12 +57,25 @@ pub struct Trial {
     pub attention: Use,
 }
 
+/// What taking a GPU into use shows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tried {
+    pub gpu: Gpu,
+    pub code: LoadedCode,
+    pub trial: Trial,
+    /// Until it was ready: context, kernels and their trial.
+    pub seconds: f64,
+}
+
 /// Takes GPU `ordinal` into use for as long as that takes: its kernels are loaded, and those of its own tried.
 ///
 /// # Errors
 /// Where there is no such GPU, it is too old, or the driver does not take the kernels.
-pub fn try_out(ordinal: usize) -> Result<Trial> {
-    Session::start(ordinal).map(|session| session.trial().clone())
+pub fn try_out(ordinal: usize) -> Result<Tried> {
+    let started = Stopwatch::start();
+    let session = Session::start(ordinal)?;
+    let (gpu, code, trial) = (session.gpu().clone(), session.code().clone(), session.trial().clone());
+    Ok(Tried { gpu, code, trial, seconds: started.elapsed_s() })
 }
 
 impl Trial {

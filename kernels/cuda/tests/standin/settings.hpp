@@ -25,6 +25,10 @@ struct Settings {
     std::string report;
     /// Devices may be given access to each other's memory.
     bool peers = true;
+    /// Kernels of which a launch writes one wrong value, ends the process, or never ends; empty: none.
+    std::string wrong, crashes, hangs;
+    /// What the driver's compiler says of every PTX, which it does not take; empty: it takes them.
+    std::string refuses;
     /// Races are looked for.
     bool strict = true;
 };
