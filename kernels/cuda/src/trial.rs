@@ -3,6 +3,7 @@
 //! They are tried when a GPU is taken into use, on small and odd shapes, beside the kernels that they stand for. A family of which a single
 //! bit differs is not used, and says why. It takes a few milliseconds.
 
+use std::fmt;
 use std::slice;
 use std::sync::Arc;
 
@@ -65,6 +66,27 @@ pub struct Tried {
     pub trial: Trial,
     /// Until it was ready: context, kernels and their trial.
     pub seconds: f64,
+}
+
+impl fmt::Display for Tried {
+    /// `NVIDIA H100 …; its kernels were loaded from PTX in 8.1 s, ready in 8.3 s; with kernels of its own`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gpu, code, trial, seconds } = self;
+        write!(
+            f,
+            "{gpu}; its kernels were loaded from {} in {:.2} s, ready in {seconds:.2} s",
+            code.from, code.seconds
+        )?;
+        match &code.refused {
+            Some(why) => write!(f, ", as machine code was not taken ({why})")?,
+            None => (),
+        }
+        match trial.products {
+            Use::None => Ok(()),
+            _ if trial.problems().is_empty() => f.write_str("; with kernels of its own"),
+            _ => f.write_str("; with some of its own kernels"),
+        }
+    }
 }
 
 /// Takes GPU `ordinal` into use for as long as that takes: its kernels are loaded, and those of its own tried.

@@ -2,7 +2,7 @@
 
 use ragstone_actors::Settings;
 use ragstone_actors::models::language_model::Device;
-use ragstone_cuda::{Gpu, Trial, Use, try_out, usable};
+use ragstone_cuda::{Tried, try_out};
 use ragstone_env::mebibytes;
 use ragstone_kernels::numa::Team;
 use ragstone_kernels::simd;
@@ -29,8 +29,7 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
         Device::Cuda(gpus) => (gpus.as_slice(), true),
     };
     // The kernels are loaded: a driver that does not take them is found now.
-    let tried = |ordinal: &usize| Ok((usable(*ordinal)?, try_out(*ordinal)?));
-    let found: ragstone_kernels::error::Result<Vec<(Gpu, Trial)>> = ordinals.iter().map(tried).collect();
+    let found: ragstone_kernels::error::Result<Vec<Tried>> = ordinals.iter().map(|ordinal| try_out(*ordinal)).collect();
     Some(match found {
         Ok(gpus) => judged_gpus(&gpus),
         Err(error) if is_wanted => Finding::of("gpu", &error),
@@ -38,14 +37,9 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
     })
 }
 
-fn judged_gpus(gpus: &[(Gpu, Trial)]) -> Finding {
-    let named = |(gpu, trial): &(Gpu, Trial)| match trial.products {
-        Use::None => gpu.to_string(),
-        _ if trial.problems().is_empty() => format!("{gpu}, with kernels of its own"),
-        _ => format!("{gpu}, with some of its own kernels"),
-    };
-    let found = gpus.iter().map(named).collect::<Vec<_>>().join("; ");
-    let problems: Vec<String> = gpus.iter().flat_map(|(_, trial)| trial.problems()).collect();
+fn judged_gpus(gpus: &[Tried]) -> Finding {
+    let found = gpus.iter().map(Tried::to_string).collect::<Vec<_>>().join("; ");
+    let problems: Vec<String> = gpus.iter().flat_map(|tried| tried.trial.problems()).collect();
     if problems.is_empty() {
         return Finding::ok("gpu", found);
     }
