@@ -56,7 +56,7 @@ enum Line {
         #[arg(long, value_enum, default_value_t = Shape::Qwen05b)]
         shape: Shape,
         /// How weights are kept: bf16, f32 or q8
-        #[arg(long, value_name = "FORMAT")]
+        #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
         weights: Option<WeightFormat>,
         /// Lengths of prompts
         #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,4096")]
@@ -118,6 +118,11 @@ impl FromStr for Gpu {
         let wrong = || Error::invalid_input(format!("\"{text}\" is no GPU; take cuda, or cuda:1 for the second"));
         number.and_then(|number| number.parse().ok()).map(Self).ok_or_else(wrong)
     }
+}
+
+fn weight_format(text: &str) -> Result<WeightFormat, String> {
+    let known = [WeightFormat::Bf16, WeightFormat::F32, WeightFormat::Q8];
+    known.into_iter().find(|format| format.name() == text).ok_or_else(|| "take bf16, f32 or q8".to_owned())
 }
 
 fn main() -> ExitCode {
