@@ -68,6 +68,8 @@ class Run:
         partial.write_text(json.dumps(self.steps, indent=1))
         partial.replace(self.out / "steps.json")
         report.write(self.out)
+        if self.steps[-1]["status"] != "running":
+            self.archive()
 
     def skip(self, name: str, why: str) -> None:
         say(f"{name} is left out: {why}")

@@ -166,6 +166,17 @@ impl LanguageModel {
         }
     }
 
+    /// What is free in the memory of a GPU: of the one that has least, where several share the model. Nothing on the processor.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn free_bytes_of_a_device(&self) -> Result<Option<u64>> {
+        match self {
+            Self::Cpu(_) => Ok(None),
+            Self::Cuda(model) => model.free_bytes_of_a_gpu().map(Some),
+        }
+    }
+
     /// Bytes of the weights in the memory of its device, or of its devices together.
     pub fn size_in_bytes(&self) -> usize {
         match self {

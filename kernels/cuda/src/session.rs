@@ -15,7 +15,7 @@ use super::gpus::{Gpu, usable};
 use super::launch::hopper;
 use super::machine_code::{self, LoadedCode};
 use super::staging::Staging;
-use super::trial::{self, Trial};
+use super::trial::{self, Ended, Trial};
 pub(super) use buffer::Buffer;
 pub(super) use graphs::Class;
 use graphs::Graphs;
@@ -99,6 +99,18 @@ impl Session {
     /// # Errors
     /// `Unavailable` or `InvalidInput` where there is no such GPU, and the driver's.
     pub(super) fn start(ordinal: usize) -> Result<Arc<Self>> {
+        let mut ended = Ended::default();
+        loop {
+            let before = ended.clone();
+            match Self::start_without(ordinal, &mut ended) {
+                // In a new context, without the kernels that ended this one.
+                Err(error) if error.kind() == ErrorKind::DeviceLost && ended != before => (),
+                started => return started,
+            }
+        }
+    }
+
+    fn start_without(ordinal: usize, ended: &mut Ended) -> Result<Arc<Self>> {
         let gpu = usable(ordinal)?;
         let context = Context::retain(ordinal)?;
         let (module, code) = machine_code::load(gpu.compute_capability)?;
@@ -120,7 +132,7 @@ impl Session {
         let (state, trial) = (Mutex::new(state), OnceLock::new());
         let session = Arc::new(Self { state, gpu, code, trial, keeps_freed, context });
         if is_hopper {
-            let _ = session.trial.set(Trial::run(&session)?);
+            let _ = session.trial.set(Trial::run(&session, ended)?);
         }
         Ok(session)
     }
@@ -186,6 +198,12 @@ impl Session {
     /// Lets the compute stream be given what goes beyond this GPU, see `parallel`.
     pub(super) fn queue<R>(&self, doing: impl FnOnce(&Stream) -> Result<R>) -> Result<R> {
         doing(&self.enter()?.compute)
+    }
+
+    /// Bytes that the GPU has for anybody, once what nobody uses is given back.
+    pub(super) fn free_memory(&self) -> Result<usize> {
+        self.enter()?.trim()?;
+        driver::memory().map(|(free, _)| free)
     }
 
     /// Processors that run blocks of threads.

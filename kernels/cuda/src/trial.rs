@@ -116,17 +116,30 @@ impl Trial {
         families.into_iter().filter_map(differs).collect()
     }
 
-    /// Tries all of them.
+    /// Tries all of them but those that ended a GPU's context before.
     ///
     /// # Errors
-    /// `DeviceLost` where one of them ends the GPU's context; what concerns one call is a difference.
-    pub(super) fn run(session: &Arc<Session>) -> Result<Self> {
+    /// `DeviceLost` where one of them ends the GPU's context, which is noted; what concerns one call is a difference.
+    pub(super) fn run(session: &Arc<Session>, ended: &mut Ended) -> Result<Self> {
         let mut try_out = TryOut { session, random: fastrand::Rng::with_seed(1) };
+        let [products, gated, attention] = &mut ended.0;
         Ok(Self {
-            products: told(try_out.products())?,
-            gated: told(try_out.gated())?,
-            attention: told(try_out.attention())?,
+            products: tried(products, || try_out.products())?,
+            gated: tried(gated, || try_out.gated())?,
+            attention: tried(attention, || try_out.attention())?,
         })
+    }
+}
+
+/// Of each family why it is not tried again: it ended the GPU's context.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ended([Option<String>; 3]);
+
+/// How a family that is not known to end contexts does; if it does, that is noted.
+fn tried(ended: &mut Option<String>, family: impl FnOnce() -> Result<Option<String>>) -> Result<Use> {
+    match ended {
+        Some(why) => Ok(Use::Differs(why.clone())),
+        None => told(family()).inspect_err(|error| *ended = Some(format!("it ended the GPU's context ({error})"))),
     }
 }
 
@@ -376,5 +389,14 @@ mod tests {
     fn an_error_of_a_call_is_a_difference_and_a_lost_gpu_an_error() {
         assert!(matches!(told(Err(Error::internal("no such kernel"))), Ok(Use::Differs(_))));
         assert!(told(Err(Error::new(ErrorKind::DeviceLost, "gone"))).is_err());
+    }
+
+    #[test]
+    fn a_family_that_ended_a_context_is_not_tried_again() {
+        let mut ended = None;
+        assert!(tried(&mut ended, || Err(Error::new(ErrorKind::DeviceLost, "an illegal address"))).is_err());
+        let again = tried(&mut ended, || panic!("it would end the next one, too")).unwrap();
+        assert!(matches!(again, Use::Differs(why) if why.contains("an illegal address")));
+        assert!(tried(&mut None, || Ok(None)).unwrap().is_used());
     }
 }

@@ -80,7 +80,7 @@ fn judged_processor(
 /// Whether what a service would take fits beside what runs already; `None` where the system does not tell. `weights` is what the
 /// language model's take in memory, kept as the settings say.
 pub fn memory(settings: &Settings, weights: u64) -> Option<Finding> {
-    Some(judged_memory(available_memory()?, weights, settings.device_bytes, settings.host_bytes))
+    Some(judged_memory(available_memory()?, weights, settings.pool_bytes(), settings.host_bytes))
 }
 
 fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {

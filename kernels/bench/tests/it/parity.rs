@@ -32,7 +32,8 @@ fn a_family_that_crashes_or_hangs_hides_no_other() {
 
 #[test]
 fn a_wrong_value_is_the_kernels_and_the_others_are_well() {
-    let (lines, said, passed) = parity("values,reuse", &[("CUDA_STANDIN_WRONG", "scale_values")]);
+    let (lines, said, passed) =
+        parity("values,reuse", &[("CUDA_STANDIN_WRONG", "scale_values"), ("CUDA_STANDIN", "strict")]);
     assert!(!passed && said.contains("scale_values: 1 values"), "{said}");
     let kernels = lines.last().unwrap()["kernels"].as_array().unwrap();
     let wrong: Vec<&Value> = kernels.iter().filter(|row| !row["problem"].is_null()).collect();

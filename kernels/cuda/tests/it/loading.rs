@@ -1,8 +1,12 @@
 //! How kernels come to a GPU, and what is said where they do not.
 
-use ragstone_cuda::{CheckOptions, Family, check_family, try_out};
+use ragstone_cuda::{CheckOptions, CudaModel, Family, check_family, try_out};
 use ragstone_kernels::ErrorKind;
+use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::model::LoadOptions;
 
+use crate::forward::{Sequence, counted};
+use crate::parity::{config, tokens};
 use crate::standin::StandIn;
 
 #[test]
@@ -48,5 +52,32 @@ fn a_wrong_value_is_found_by_the_family_of_its_kernel() {
     }
     standin.set("wrong", "gemm_bf16_16");
     assert_eq!(check_family(0, Family::Values, options).unwrap().problems(), Vec::<String>::new());
+    standin.assert_clean();
+}
+
+/// On a GPU whose own kernels are missing, or end its context: they are not used, it is told, and the kernels for all GPUs give the same bits.
+#[test]
+fn kernels_of_its_own_that_fail_are_left_out_and_the_others_go_on() {
+    let standin = StandIn::new(24);
+    let options = LoadOptions { kv_dtype: Some(KvDtype::Bf16), ..Default::default() };
+    let rows = || {
+        let model = CudaModel::random(config(8), 7, 0, options).unwrap();
+        let rows = Sequence::new(&model, 70).append(&tokens(70), &counted(70));
+        (rows, model.trials()[0].problems())
+    };
+    let (expected, problems) = rows();
+    assert_eq!(problems, Vec::<String>::new());
+    for (lost_by, told) in
+        [("", "not found"), ("wide_gemm", "it ended the GPU's context"), ("wide_", "it ended the GPU's context")]
+    {
+        standin.set("capability", "90");
+        standin.set("lost_by", lost_by);
+        standin.set("reset", "");
+        let (found, problems) = rows();
+        let families: Vec<&str> = problems.iter().map(|problem| problem.split(':').next().unwrap()).collect();
+        assert_eq!(families, ["products", "gated", "attention"], "{problems:?}");
+        assert!(problems[0].contains(told), "{problems:?}");
+        assert!(found.as_slice().iter().zip(expected.as_slice()).all(|(a, b)| a.to_bits() == b.to_bits()), "{lost_by}");
+    }
     standin.assert_clean();
 }

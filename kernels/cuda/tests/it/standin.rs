@@ -70,6 +70,8 @@ impl StandIn {
             ("crashes", ""),
             ("hangs", ""),
             ("refuses", ""),
+            ("lost_by", ""),
+            ("capability", "80"),
         ];
         usual.iter().for_each(|(key, value)| standin.set(key, value));
         standin.set("devices", &devices.to_string());
