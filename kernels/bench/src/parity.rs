@@ -42,7 +42,12 @@ pub struct Args {
 
 impl Args {
     fn options(&self) -> CheckOptions {
-        CheckOptions { seed: self.seed, shapes: if self.quick { 0 } else { self.shapes }, large: !self.quick }
+        CheckOptions {
+            seed: self.seed,
+            shapes: if self.quick { 0 } else { self.shapes },
+            large: !self.quick,
+            own: true,
+        }
     }
 
     fn families(&self) -> &[Family] {

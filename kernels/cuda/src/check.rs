@@ -54,6 +54,8 @@ pub struct CheckOptions {
     pub shapes: usize,
     /// Whether products and attention are also tried in the sizes of a model of 7 billion weights.
     pub large: bool,
+    /// Whether the kernels for the GPU's own capability are compared, too.
+    pub own: bool,
 }
 
 /// What was found.
@@ -235,7 +237,7 @@ impl KernelCheck {
 }
 
 /// What checks have in common: the GPU, random inputs, and what was seen so far.
-struct Check {
+pub(super) struct Check {
     session: Arc<Session>,
     random: fastrand::Rng,
     options: CheckOptions,
@@ -244,9 +246,16 @@ struct Check {
 }
 
 impl Check {
-    fn new(session: Arc<Session>, options: CheckOptions) -> Self {
+    pub(super) fn new(session: Arc<Session>, options: CheckOptions) -> Self {
         let random = fastrand::Rng::with_seed(options.seed);
         Self { session, random, options, seen: BTreeMap::new(), bits: Vec::new() }
+    }
+
+    /// What is wrong of all that was compared since it was asked last; the first thing.
+    pub(super) fn take_problem(&mut self) -> Option<String> {
+        let (seen, bits) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.bits));
+        let kernels = seen.into_iter().filter_map(|(kernel, row)| Some(format!("{kernel}: {}", row.problem?)));
+        kernels.chain(bits.into_iter().filter_map(|row| Some(format!("{}: {}", row.what, row.problem?)))).next()
     }
 
     /// Launches a kernel and waits for it, so that an error is known to be its.

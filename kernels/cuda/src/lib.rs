@@ -30,6 +30,7 @@
 //! pool      blocks of keys and values in device memory
 //! backend   the engine's view of it
 //! trial     whether kernels for one generation of GPUs give the bits of the others
+//! proof     whether the others compute on a GPU what the host does, once
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
 //! ```
@@ -50,6 +51,7 @@ pub mod measure;
 mod model;
 mod parallel;
 mod pool;
+mod proof;
 mod quantized;
 mod rope;
 mod rows;
@@ -64,6 +66,7 @@ pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use machine_code::LoadedCode;
 pub use model::CudaModel;
 pub use parallel::GpuList;
+pub use proof::{Proof, prove};
 pub use session::Queued;
 #[doc(hidden)]
 pub use session::keep_freed_memory;

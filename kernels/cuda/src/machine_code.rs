@@ -58,6 +58,17 @@ pub(super) fn load(capability: (u32, u32)) -> Result<(Module, LoadedCode)> {
     Ok((module, loaded("PTX".to_owned(), refused)))
 }
 
+/// The file of machine code for a GPU, where there is one.
+pub(super) fn found(capability: (u32, u32)) -> Option<String> {
+    let path = find(&folder()?, capability)?;
+    path.file_name().map(|name| name.to_string_lossy().into_owned())
+}
+
+/// Of which PTX this program is.
+pub(super) fn ptx_digest() -> String {
+    digest(PTX.trim_end_matches('\0').as_bytes())
+}
+
 /// `cubins` beside the program.
 fn folder() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.join("cubins");
@@ -66,7 +77,7 @@ fn folder() -> Option<PathBuf> {
 
 /// The file for a GPU: of its own capability, else of the greatest lesser one with the same major number, whose code it runs as well.
 fn find(folder: &Path, (major, minor): (u32, u32)) -> Option<PathBuf> {
-    let ptx = digest(PTX.trim_end_matches('\0').as_bytes());
+    let ptx = ptx_digest();
     let entries = fs::read_dir(folder).ok()?.flatten();
     let fitting = entries.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
@@ -94,7 +105,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// The first digits of a SHA-256.
-fn digest(bytes: &[u8]) -> String {
+pub(super) fn digest(bytes: &[u8]) -> String {
     let mut text: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     text.truncate(DIGITS);
     text

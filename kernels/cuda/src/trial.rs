@@ -108,12 +108,16 @@ impl Trial {
 
     /// The families that are not used though there are kernels, each with why.
     pub fn problems(&self) -> Vec<String> {
-        let families = [("products", &self.products), ("gated", &self.gated), ("attention", &self.attention)];
         let differs = |(family, of): (&str, &Use)| match of {
             Use::Differs(why) => Some(format!("{family}: {why}")),
             _ => None,
         };
-        families.into_iter().filter_map(differs).collect()
+        self.families().into_iter().filter_map(differs).collect()
+    }
+
+    /// Each by its name.
+    pub fn families(&self) -> [(&'static str, &Use); 3] {
+        [("products", &self.products), ("gated", &self.gated), ("attention", &self.attention)]
     }
 
     /// Tries all of them but those that ended a GPU's context before.

@@ -2,7 +2,7 @@
 
 use ragstone_actors::Settings;
 use ragstone_actors::models::language_model::Device;
-use ragstone_cuda::{Tried, try_out};
+use ragstone_cuda::{Proof, Tried, prove, try_out};
 use ragstone_env::mebibytes;
 use ragstone_kernels::numa::Team;
 use ragstone_kernels::simd;
@@ -28,8 +28,9 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
         Device::Auto => (&[0][..], false),
         Device::Cuda(gpus) => (gpus.as_slice(), true),
     };
-    // The kernels are loaded: a driver that does not take them is found now.
-    let found: ragstone_kernels::error::Result<Vec<Tried>> = ordinals.iter().map(|ordinal| try_out(*ordinal)).collect();
+    // The kernels are loaded and held against the processor: a driver that does not take them is found now, and so is one that breaks them.
+    let tried = |ordinal: &usize| Ok((try_out(*ordinal)?, prove(*ordinal, None)?));
+    let found: ragstone_kernels::error::Result<Vec<(Tried, Proof)>> = ordinals.iter().map(tried).collect();
     Some(match found {
         Ok(gpus) => judged_gpus(&gpus),
         Err(error) if is_wanted => Finding::of("gpu", &error),
@@ -37,9 +38,15 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
     })
 }
 
-fn judged_gpus(gpus: &[Tried]) -> Finding {
-    let found = gpus.iter().map(Tried::to_string).collect::<Vec<_>>().join("; ");
-    let problems: Vec<String> = gpus.iter().flat_map(|tried| tried.trial.problems()).collect();
+fn judged_gpus(gpus: &[(Tried, Proof)]) -> Finding {
+    if let Some(error) = gpus.iter().find_map(|(_, proof)| proof.check().err()) {
+        return Finding::of("gpu", &error);
+    }
+    let named = |(tried, proof): &(Tried, Proof)| {
+        format!("{tried}; {} families of kernels are right ({:.1} s)", proof.families.len(), proof.seconds)
+    };
+    let found = gpus.iter().map(named).collect::<Vec<_>>().join("; ");
+    let problems: Vec<String> = gpus.iter().flat_map(|(tried, _)| tried.trial.problems()).collect();
     if problems.is_empty() {
         return Finding::ok("gpu", found);
     }

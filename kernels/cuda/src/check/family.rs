@@ -62,7 +62,7 @@ impl Family {
         }
     }
 
-    pub(super) fn check(self, check: &mut Check, ordinal: usize) -> Result<()> {
+    pub(crate) fn check(self, check: &mut Check, ordinal: usize) -> Result<()> {
         match self {
             Self::Values => values::check(check),
             Self::Rows => rows::check(check),

@@ -1,6 +1,6 @@
 //! How kernels come to a GPU, and what is said where they do not.
 
-use ragstone_cuda::{CheckOptions, CudaModel, Family, check_family, try_out};
+use ragstone_cuda::{CheckOptions, CudaModel, Family, check_family, prove, try_out};
 use ragstone_kernels::ErrorKind;
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::model::LoadOptions;
@@ -34,7 +34,7 @@ fn what_the_drivers_compiler_says_is_in_the_error() {
 #[test]
 fn a_wrong_value_is_found_by_the_family_of_its_kernel() {
     let standin = StandIn::new(23);
-    let options = CheckOptions { seed: 1, shapes: 0, large: false };
+    let options = CheckOptions { seed: 1, shapes: 0, large: false, own: true };
     for (kernel, family) in [
         ("gated_silu_bf16", Family::Values),
         ("rms_norm_f32", Family::Rows),
@@ -79,5 +79,25 @@ fn kernels_of_its_own_that_fail_are_left_out_and_the_others_go_on() {
         assert!(problems[0].contains(told), "{problems:?}");
         assert!(found.as_slice().iter().zip(expected.as_slice()).all(|(a, b)| a.to_bits() == b.to_bits()), "{lost_by}");
     }
+    standin.assert_clean();
+}
+
+/// At the first start; afterwards it is remembered. What is wrong is not, and keeps the GPU from use.
+#[test]
+fn a_gpu_is_proven_once_and_one_that_is_wrong_is_not_used() {
+    let standin = StandIn::new(25);
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("gpus");
+    standin.set("wrong", "rotate_f32");
+    let error = prove(0, Some(&place)).unwrap().check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("positions: rotate_f32") && !place.exists(), "{error}");
+    standin.set("wrong", "");
+    let proof = prove(0, Some(&place)).unwrap();
+    assert!(proof.check().is_ok() && !proof.is_remembered && proof.seconds > 0.0, "{proof:?}");
+    let again = prove(0, Some(&place)).unwrap();
+    assert!(again.is_remembered && again.check().is_ok(), "{again:?}");
+    standin.set("driver", "13010");
+    assert!(!prove(0, Some(&place)).unwrap().is_remembered, "another driver");
     standin.assert_clean();
 }
