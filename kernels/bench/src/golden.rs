@@ -215,7 +215,7 @@ fn answers<B: Backend>(
     let mut all = Vec::new();
     for prompts in prompts.chunks(at_once) {
         let mut group = Group::new(model, prompts, tokens);
-        let (mut answers, mut done) = (Vec::new(), vec![0; prompts.len()]);
+        let (mut answers, mut done) = (Vec::new(), vec![0_usize; prompts.len()]);
         answers.resize_with(prompts.len(), || Answer { ids: Vec::new(), logits: Vec::new() });
         while answers.iter().any(|answer| answer.ids.len() < tokens) {
             let ends =

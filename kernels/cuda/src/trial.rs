@@ -77,9 +77,8 @@ impl fmt::Display for Tried {
             "{gpu}; its kernels were loaded from {} in {:.2} s, ready in {seconds:.2} s",
             code.from, code.seconds
         )?;
-        match &code.refused {
-            Some(why) => write!(f, ", as machine code was not taken ({why})")?,
-            None => (),
+        if let Some(why) = &code.refused {
+            write!(f, ", as machine code was not taken ({why})")?;
         }
         match trial.products {
             Use::None => Ok(()),

@@ -157,6 +157,7 @@ CUDA_API int cuModuleGetFunction(void** handle, void* module_handle, const char*
             const std::string& begin = settings().lost_by;
             if (!begin.empty() && std::string_view(name).starts_with(begin)) {
                 device.fail(launch_failed);
+                drop_operations(device);
                 return launch_failed;
             }
             if (kernel != nullptr) problem(format("the PTX is stale: it has no %s", name));

@@ -18,14 +18,15 @@ constexpr size_t most_bytes = 1 << 20;
 
 bool is_of(const Launch& launch, const std::string& name) { return !name.empty() && launch.kernel->name == name; }
 
-/// Changes a bit in the upper half of the first word that this launch wrote behind an address: half of a number of f32 or bf16.
+/// Changes the greatest bit of the exponent of the first number that this launch wrote behind an address, of whatever type it is: 0 becomes 2.
 bool change_behind(uintptr_t address) {
     Space& space = *device_space;
     for (uintptr_t at = address & ~uintptr_t{1}; at < address + most_bytes && space.contains(at); at += 2) {
         const Cell written = space.written[(at - space.base) / 2];
         if (written == 0 || epoch_of(written) < now.launch) continue;
         const bool is_wide = at % 4 == 0 && epoch_of(space.written[(at + 2 - space.base) / 2]) >= now.launch;
-        const uintptr_t place = (is_wide ? at + 2 : at) + ((written & Cell{1} << mask_shift) == 0 ? 1 : 0);
+        const bool has_upper = (written & Cell{2} << mask_shift) != 0;
+        const uintptr_t place = is_wide ? at + 3 : at + (has_upper ? 1 : 0);
         *reinterpret_cast<unsigned char*>(place) ^= 0x40;
         return true;
     }
