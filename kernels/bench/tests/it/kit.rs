@@ -58,15 +58,20 @@ fn one_command_tries_everything_and_leaves_a_report() {
     assert!(out.with_extension("tar.gz").exists() && !out.join("data").exists());
 }
 
+/// The same steps by the same script, from the clone.
+fn check(out: &Path) -> Command {
+    let mut check = command(root().join("ops/gpu-check"));
+    check.args(["--small", env!("CARGO_BIN_EXE_ragstone-gpu"), "--quick", "--out"]).arg(out);
+    check
+}
+
 /// Told to end while kernels are checked: what is known by then is in the report and in the archive, and nothing goes on.
 #[test]
 fn a_run_that_is_ended_leaves_what_it_found() {
     let folder = tempfile::tempdir().unwrap();
-    let kit = kit(folder.path());
     let out = folder.path().join("found");
-    let mut run = command(kit.join("run"))
-        .args(["--quick", "--only", "gpu,parity,bench", "--out"])
-        .arg(&out)
+    let mut run = check(&out)
+        .args(["--only", "gpu,parity,bench"])
         .env("CUDA_STANDIN_HANGS", "rotate_f32")
         .stderr(Stdio::piped())
         .spawn()
@@ -90,11 +95,9 @@ fn a_run_that_is_ended_leaves_what_it_found() {
 #[test]
 fn a_step_that_hangs_is_ended_in_time() {
     let folder = tempfile::tempdir().unwrap();
-    let kit = kit(folder.path());
     let out = folder.path().join("found");
-    let done = command(kit.join("run"))
-        .args(["--quick", "--only", "gpu,bench", "--minutes", "0.12", "--out"])
-        .arg(&out)
+    let done = check(&out)
+        .args(["--only", "gpu,bench", "--minutes", "0.12"])
         .env("CUDA_STANDIN_HANGS", "gemm_bf16_16")
         .output()
         .unwrap();
