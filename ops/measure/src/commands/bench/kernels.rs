@@ -40,7 +40,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     let options = Options { only, shapes, tokens, all_paths, runs: at_least_one(runs)? };
     if let Device::Cuda(gpus) = device(config)? {
         let (ordinal, options) = (one_gpu(&gpus)?, on_gpu(options)?);
-        return Ok(gpu::print(&blocking(move || Ok(gpu::measure(ordinal, &options)?)).await?, json)?);
+        return gpu::print(&blocking(move || gpu::measure(ordinal, &options)).await?, json);
     }
     print(&blocking(move || measure(&options)).await?, json)
 }

@@ -50,5 +50,5 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         Device::Cuda(gpus) => Some(gpus),
         Device::Cpu | Device::Auto => None,
     };
-    Ok(print(&blocking(move || Ok(measure(folder.as_deref(), gpus, load, &options)?)).await?, json)?)
+    print(&blocking(move || measure(folder.as_deref(), gpus, load, &options)).await?, json)
 }
