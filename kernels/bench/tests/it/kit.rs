@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::standin::{command, root};
 
-/// A kit with machine code for the stand-in's generation, as far as it can have any: without ptxas nobody makes some.
+/// Without machine code, of which making takes half a minute and a compiler that may not be there.
 fn kit(folder: &Path) -> PathBuf {
     let made = Command::new(root().join("ops/gpu/kit"))
         .args(["--no-machine-code", "--small", env!("CARGO_BIN_EXE_ragstone-gpu"), "--out"])
