@@ -41,9 +41,9 @@ const MOST_DRAFTED: usize = 64;
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Bytes of the device tier: the paged KV pool of running sequences, and of what they left there. Of each device, where several share the
-    /// model.
-    #[serde(deserialize_with = "size::deserialize")]
-    pub device_bytes: u64,
+    /// model. None given: 512 MiB of the processor's memory; of a GPU's nine tenths of what the weights leave free.
+    #[serde(deserialize_with = "size::deserialize_some")]
+    pub device_bytes: Option<u64>,
     /// Whether the device tier keeps the KV of exact paths behind the sequences that computed them.
     pub device_cache: bool,
     /// What leaves the device tier first.
@@ -191,7 +191,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            device_bytes: 512 << 20,
+            device_bytes: None,
             device_cache: true,
             device_policy: PolicyKind::Adaptive,
             host_bytes: 1 << 30,
@@ -266,6 +266,11 @@ impl Settings {
             adapter: None,
             progress: None,
         }
+    }
+
+    /// Bytes of the KV pool where it lies in the processor's memory.
+    pub fn pool_bytes(&self) -> u64 {
+        self.device_bytes.unwrap_or(512 << 20)
     }
 
     /// Checks every value; the error names the key.

@@ -1,6 +1,6 @@
 //! Engines of somebody else's, which answer in the place of this process's model: vLLM, SGLang, llama.cpp, a hosted model, whatever speaks
 //! OpenAI's HTTP. Whoever has GPUs keeps the engines that run on them; documents, search, citations, tenants, the order of passages and
-//! which engine gets which question are ours (docs/engines.md, docs/decisions/0121).
+//! which engine gets which question are ours (docs/engines.md, docs/decisions/0122).
 //!
 //! KV is those engines' own: nothing of it is stored here. What one has of a prompt's beginning it says itself, after each answer.
 

@@ -1,33 +1,50 @@
-"""Makes report.md and report.json of what the steps of ops/gpu-check left in a folder. Ends with 1 where a step failed."""
+"""Makes report.md and report.json of what the steps of check.py left in a folder."""
 
 from __future__ import annotations
 
 import json
 import platform
 import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 
 
 def read(folder: Path, name: str):
-    """A step's JSON; None where it printed none."""
+    """A step's JSON; of several lines the last one that can be read, or what the lines before it have together. None where it printed none."""
     try:
-        return json.loads((folder / f"{name}.json").read_text())
-    except (OSError, json.JSONDecodeError):
+        text = (folder / f"{name}.json").read_text()
+    except OSError:
         return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        parts = []
+    for line in text.splitlines():
+        try:
+            parts.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return joined(parts) if parts and all(isinstance(part, dict) and "families" in part for part in parts) else None
+
+
+def joined(parts: list[dict]) -> dict:
+    """Families of kernels: the line of all of them, where it came; else what came."""
+    whole = parts[-1]
+    if len(whole["families"]) > 1 or len(parts) == 1:
+        return whole
+    return whole | {name: [row for part in parts for row in part[name]] for name in ("families", "kernels", "bits")}
 
 
 def steps(folder: Path) -> list[dict]:
     """What ran, in order."""
-    lines = [line.split("\t") for line in (folder / "steps.tsv").read_text().splitlines()]
-    return [
-        {"step": name, "status": int(status), "seconds": int(seconds), "command": command, "output": read(folder, name)}
-        for name, status, seconds, command in lines
-    ]
+    known = json.loads((folder / "steps.json").read_text())
+    return [step | {"output": read(folder, step["step"])} for step in known]
 
 
 def is_ok(step: dict) -> bool:
-    """Whether it found nothing wrong. The doctor looks at more than the GPU."""
+    """Whether it found nothing wrong; what was left out did not. The doctor looks at more than the GPU."""
+    if step["status"] == "skipped":
+        return True
     if step["step"] == "gpu":
         return gpu_finding(step)["state"] == "ok"
     return step["status"] == 0 and step["output"] is not None
@@ -35,14 +52,15 @@ def is_ok(step: dict) -> bool:
 
 def gpu_finding(step: dict) -> dict:
     findings = (step["output"] or {}).get("findings", [])
-    return next((one for one in findings if one["what"] == "gpu"), {"state": "problem", "found": "the doctor says nothing"})
+    return next((one for one in findings if one["what"] == "gpu"), {"state": "problem", "found": "nothing is said of it"})
 
 
+@cache
 def driver() -> str | None:
     """The driver's own number, where its tool is there."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()[0].strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()[0].strip()
     except (OSError, subprocess.SubprocessError, IndexError):
         return None
 
@@ -69,7 +87,10 @@ def of_parity(step: dict) -> list[str]:
         [row["kernel"], row["compared"], number(row["absolute"]), number(row["relative"]), number(row["of_tolerance"]), row["problem"] or "ok"]
         for row in output["kernels"]
     ]
-    lines = ["## Kernels beside f64 on the host", "", f"{output['gpu']['name']}, seed {output['seed']}", ""]
+    quick = ", few shapes" if step["step"] == "parity-quick" else ""
+    lines = [f"## Kernels beside f64 on the host{quick}", "", f"{output['gpu']['name']}, seed {output['seed']}", ""]
+    families = [[row["family"], number(row["seconds"], 1), row["problem"] or "ok"] for row in output.get("families", [])]
+    lines += table(["family", "s", ""], families)
     lines += table(["kernel", "compared", "greatest difference", "relative", "of what is tolerated", ""], rows)
     return lines + table(["bits that must be the same", ""], [[row["what"], row["problem"] or "ok"] for row in output["bits"]])
 
@@ -77,19 +98,20 @@ def of_parity(step: dict) -> list[str]:
 def of_golden(step: dict) -> list[str]:
     output = step["output"]
     reference, noise = output["reference"], output["rounding"]
-    said = f"{Path(output['model']).name} on {output['device']}; transformers {reference['transformers']} in f32 on {reference['device']}. Regret in nats:"
-    said += " how much likelier transformers' own favourite is than the token that was taken."
+    by = reference if isinstance(reference, str) else f"transformers {reference['transformers']} in f32 on {reference['device']}"
+    said = f"{Path(output['model']).name} on {output['device']}; beside {by}. Regret in nats:"
+    said += " how much likelier the reference's own favourite is than the token that was taken."
 
     def row(name: str, regret: dict, *rest) -> list:
         return [name, *(number(regret[key], 4) for key in ("mean", "p99", "max")), *rest]
 
-    rows = [row(f"transformers in {noise['dtype']}", noise["regret"], "", "", "", ""), row("limit", output["limits"], "", "", "", "")]
+    rows = [row(f"the reference in {noise['dtype']}", noise["regret"], "", "", "", ""), row("limit", output["limits"], "", "", "", "")]
     for mode in output["modes"]:
         same = {None: "-", True: "yes", False: "NO"}[mode["same_bits_as_alone"]]
-        off, reused = number(mode["logprob_off"]["mean"], 4), sum(mode["reused_tokens"].values())
+        off, reused = number(mode["logprob_off"]["mean"], 4), sum(mode.get("reused_tokens", {}).values())
         rows.append(row(mode["mode"], mode["regret"], mode["positions"], off, reused, f"{same}, {'ok' if mode['ok'] else 'NOT ok'}"))
     head = ["", "mean", "p99", "max", "positions", "log-probability off by", "tokens reused", "bits as alone"]
-    return ["## Answers beside transformers", "", said, "", *table(head, rows)]
+    return ["## Answers beside the reference", "", said, "", *table(head, rows)]
 
 
 def of_kernels(step: dict) -> list[str]:
@@ -115,12 +137,17 @@ def of_tiers(step: dict) -> list[str]:
 def of_model(step: dict) -> list[str]:
     output = step["output"]
     lines = [f"## Prefill and decode, {step['step'].removeprefix('model-')}", ""]
-    rows = [["prefill", row["tokens"], number(1e3 * row["seconds"]["median"], 1), number(row["tokens_per_second"]["median"], 0), "-"] for row in output["prefill"]]
-    rows += [
-        ["decode", row["context"], number(1e3 * row["seconds"]["median"], 1), number(row["tokens_per_second"]["median"], 0), number(row["gbps"]["median"], 0)]
-        for row in output["decode"]
-    ]
-    lines += table(["", "tokens, context", "ms", "tokens/s", "GB/s"], rows)
+    def row(name: str, of: dict, what: int) -> list:
+        seconds, tokens = of["seconds"]["median"], of.get("new_tokens", 1)
+        predicted = of.get("predicted_seconds")
+        share = predicted / seconds if predicted else None
+        gbps = of["gbps"]["median"] if "gbps" in of else None
+        return [name, what, number(1e3 * seconds / tokens, 2), number(predicted and 1e3 * predicted / tokens, 2), number(share),
+                number(of["tokens_per_second"]["median"], 0), number(gbps, 0)]  # fmt: skip
+
+    rows = [row("prefill", of, of["tokens"]) for of in output["prefill"]] + [row("decode, a token", of, of["context"]) for of in output["decode"]]
+    lines += [f"{output['machine'].get('gpu') or ''}; weights {output['weights']}, made in {number(output['load_seconds'], 1)} s. Predicted: operations or bytes at their peak.", ""]
+    lines += table(["", "tokens, context", "ms", "predicted", "of the peak", "tokens/s", "GB/s"], rows)
     # Of a program that has them.
     pairs = [(row, row["without_graphs"]) for row in output["decode"] if "without_graphs" in row]
     rows = [
@@ -146,30 +173,73 @@ SECTIONS = {"gpu": of_gpu, "parity": of_parity, "golden": of_golden, "kernels": 
 
 
 def section(step: dict) -> list[str]:
-    """What a step found; of one that printed nothing, its error stands in the table of steps."""
-    return SECTIONS[step["step"].split("-")[0]](step) if step["output"] is not None else []
+    """What a step found; of one that printed nothing, its error stands in the table of steps. One that was cut off may have printed anything."""
+    if step["output"] is None:
+        return []
+    try:
+        return SECTIONS[step["step"].split("-")[0]](step)
+    except (KeyError, TypeError, IndexError) as error:
+        return [f"## {step['step']}", "", f"What it printed cannot be read ({error!r}): see {step['step']}.json.", ""]
 
 
-def main() -> int:
-    folder = Path(sys.argv[1])
-    ran = steps(folder)
-    failed = [step for step in ran if not is_ok(step)]
+def wanted(ran: list[dict]) -> list[str]:
+    """What is wanted of a model of 7 billion weights, 4,096 tokens and 8 passages, beside what was measured."""
+    output = {step["step"]: step["output"] for step in ran if step["output"] is not None and is_ok(step)}
     rows = []
-    for step in ran:
-        last = (folder / f"{step['step']}.log").read_text().strip().splitlines()[-1:] if step in failed else []
-        rows.append([step["step"], "FAILED" if step in failed else "ok", step["seconds"], *(last or [""])])
-    if not ran:
-        print("no step ran: give --only some of gpu, parity, golden and bench", file=sys.stderr)
-        return 1
-    verdict = f"{len(failed)} of {len(ran)} steps failed." if failed else f"All {len(ran)} steps passed."
-    lines = ["# ragstone on a GPU", "", verdict, "", *table(["step", "", "s", "last words"], rows)]
+
+    def add(what: str, want: str, measured, predicted=None) -> None:
+        rows.append([what, want, number(predicted, 3), number(measured, 3)])
+
+    model = output.get("model-qwen-7b")
+    if model:
+        prefill = next(of for of in model["prefill"] if of["tokens"] == 4096)
+        share = lambda of: of["predicted_seconds"] / of["seconds"]["median"] if of.get("predicted_seconds") else None
+        add("full prefill, share of the tensor cores' peak", "at least 0.6", share(prefill), 1.0)
+        for of in model["decode"]:
+            add(f"decode after {of['context']:,}, share of memory bandwidth", "at least 0.75", share(of), 1.0)
+    for row in output.get("ttft-qwen-7b-4096", []):
+        want = {"blend_host": "at most 0.25", "exact_device": "at most 0.03", "exact_host": "at most 0.03"}.get(row["mode"])
+        if want:
+            add(f"{row['mode']}, of a full prefill", want, row["ratio_to_full"])
+    for row in (output.get("tiers-qwen-7b") or {}).get("pairs", []):
+        add(f"{row['path']}, of {row['raw']}", "at least 0.8", row["ratio"]["median"])
+    return ["## Beside what is wanted", "", *table(["", "wanted", "predicted", "measured"], rows)] if rows else []
+
+
+def last_words(folder: Path, step: dict) -> str:
+    if step.get("why"):
+        return step["why"]
+    try:
+        return ((folder / f"{step['step']}.log").read_text(errors="replace").strip().splitlines() or [""])[-1]
+    except OSError:
+        return ""
+
+
+def state(step: dict) -> str:
+    if step["status"] in ("skipped", "running", "cut off"):
+        return step["status"]
+    return "ok" if is_ok(step) else "FAILED"
+
+
+def verdict_of(ran: list[dict]) -> str:
+    counted = [step for step in ran if step["status"] != "skipped"]
+    failed = [step for step in counted if not is_ok(step)]
+    return f"{len(failed)} of {len(counted)} steps failed." if failed or not counted else f"All {len(counted)} steps passed."
+
+
+def verdict(folder: Path) -> str:
+    return verdict_of(steps(folder))
+
+
+def write(folder: Path) -> bool:
+    """Writes both reports; whether all that ran found nothing wrong."""
+    ran = steps(folder)
+    rows = [[step["step"], state(step), step["seconds"], "" if state(step) == "ok" else last_words(folder, step)] for step in ran]
+    lines = ["# ragstone on a GPU", "", verdict_of(ran), "", *table(["step", "", "s", "last words"], rows), *wanted(ran)]
     lines += [line for step in ran for line in section(step)]
-    (folder / "report.md").write_text("\n".join(lines).rstrip() + "\n")
-    report = {"ok": not failed, "driver": driver(), "platform": platform.platform(), "steps": [step | {"ok": step not in failed} for step in ran]}
-    (folder / "report.json").write_text(json.dumps(report, indent=1))
-    print(f"{verdict} {folder / 'report.md'}")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    passed = all(is_ok(step) for step in ran) and any(step["status"] != "skipped" for step in ran)
+    found = {"ok": passed, "driver": driver(), "platform": platform.platform(), "steps": [step | {"ok": is_ok(step)} for step in ran]}
+    for name, text in (("report.md", "\n".join(lines).rstrip() + "\n"), ("report.json", json.dumps(found, indent=1))):
+        (folder / f"{name}.new").write_text(text)
+        (folder / f"{name}.new").replace(folder / name)
+    return passed

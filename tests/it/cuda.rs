@@ -247,6 +247,24 @@ async fn without_a_gpu_auto_takes_the_processor_and_cuda_says_what_to_do() {
         .failed_with(&["device", "take cpu, auto, cuda, cuda:1, or cuda:0,1"]);
 }
 
+/// Its kernels are held against the processor before it is used: `auto` takes the processor, and metrics and doctor say which family it is.
+#[tokio::test]
+async fn a_gpu_that_computes_something_else_is_not_used() {
+    let folder = Folder::new();
+    let standin = standin();
+    let wrong = [("LD_LIBRARY_PATH", standin.as_str()), ("CUDA_STANDIN_WRONG", "rms_norm_f32")];
+    let service = folder.serve_with(&["--device", "auto"], &wrong).await;
+    let text = reqwest::get(service.url("/metrics")).await.unwrap().text().await.unwrap();
+    for (family, is_used) in [("rows", 0), ("products", 1)] {
+        let line = format!("ragstone_gpu_kernels{{for=\"all\",family=\"{family}\"}} {is_used}");
+        assert!(text.contains(&line), "no {line} in {text}");
+    }
+    assert_eq!(service.stop(), 0);
+    let output = folder.ragstone(&["doctor", "--json", "--device", "cuda"]).envs(wrong).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("does not compute what the processor does (rows: rms_norm_f32"), "{said}");
+}
+
 /// As somebody with a GPU runs it, in tiny shapes. Comparing with transformers needs torch, and is left out; kernels are compared in
 /// a test of their own.
 #[test]
@@ -268,6 +286,8 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
     assert_clean(&folder);
     for words in [
         "compute capability 8.0",
+        "loaded from PTX in",
+        "8 families of kernels are right",
         "| exact_device |",
         "| blend_bucket |",
         "| linear | bf16 |",

@@ -16,6 +16,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("kernels/env", &[]),
     ("kernels", &["env"]),
     ("kernels/cuda", &["env", "kernels"]),
+    ("kernels/bench", &["env", "kernels", "cuda", "terminal"]),
     ("storage/documents", &["env"]),
     ("storage/corpus", &["env", "documents"]),
     ("storage", &["env", "kernels"]),
@@ -32,7 +33,19 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ),
     (
         "ops/measure",
-        &["env", "kernels", "cuda", "models", "terminal", "documents", "corpus", "storage", "actors", "service"],
+        &[
+            "env",
+            "kernels",
+            "bench",
+            "cuda",
+            "models",
+            "terminal",
+            "documents",
+            "corpus",
+            "storage",
+            "actors",
+            "service",
+        ],
     ),
     (
         ".",
@@ -198,6 +211,7 @@ fn lower_layers_know_nothing_of_the_upper_ones() {
     let forbidden: &[(&str, &[&str])] = &[
         ("kernels/src", &["tokio::", "actix", "ragstone_storage", "reqwest", "rocksdb"]),
         ("kernels/cuda", &["tokio", "actix", "ragstone_storage", "reqwest", "rocksdb"]),
+        ("kernels/bench", &["tokio", "actix", "ragstone_storage", "ragstone_actors", "reqwest", "rocksdb"]),
         ("kernels/env", &["actix", "ragstone_kernels", "reqwest", "rocksdb"]),
         ("storage/documents", &["actix", "lancedb", "reqwest", "rocksdb"]),
         ("storage/corpus", &["actix", "reqwest", "rocksdb"]),

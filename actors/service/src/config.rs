@@ -433,7 +433,7 @@ mod tests {
         let flags = Flags { set: vec!["device_bytes=2G".into()], ..Flags::default() };
         let config = load(Some(file.path()), &flags).unwrap();
         let Settings { device_bytes, host_bytes, disk_bytes, .. } = config.settings;
-        assert_eq!((device_bytes, host_bytes, disk_bytes), (2 << 30, 512 << 20, 7));
+        assert_eq!((device_bytes, host_bytes, disk_bytes), (Some(2 << 30), 512 << 20, 7));
         assert_eq!(config.surface.body_bytes, 1_000_000);
         for (wrong, word) in [("host_bytes=2X", "GiB"), ("host_bytes=-1", "below 0"), ("disk_bytes=true", "512MiB")] {
             let flags = Flags { set: vec![wrong.into()], ..Flags::default() };

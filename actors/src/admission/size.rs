@@ -1,6 +1,7 @@
 //! Sizes in bytes, as people write them: `536870912`, `512MiB`, `2G`, `1.5GB`.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserializer;
 use serde::de::{Error as _, Visitor};
@@ -63,6 +64,35 @@ fn whole(bytes: f64) -> Option<u64> {
 pub fn deserialize<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
     let bytes = deserializer.deserialize_any(Bytes)?;
     T::try_from(bytes).map_err(|_| D::Error::custom(format!("{bytes} bytes are more than this machine can have")))
+}
+
+/// The same of a setting that may be left out.
+///
+/// # Errors
+/// As [`deserialize`].
+pub fn deserialize_some<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    struct Some<T>(PhantomData<T>);
+
+    impl<'de, T: TryFrom<u64>> Visitor<'de> for Some<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            Bytes.expecting(f)
+        }
+
+        fn visit_none<E: serde::de::Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E: serde::de::Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<T>, D::Error> {
+            deserialize(deserializer).map(Option::Some)
+        }
+    }
+    deserializer.deserialize_option(Some(PhantomData))
 }
 
 struct Bytes;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use ragstone_cuda::{CudaModel, GpuList, Trial};
+use ragstone_cuda::{CudaModel, GpuList, Trial, Use, prove};
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::files::ModelFiles;
@@ -79,6 +79,33 @@ impl From<Device> for String {
 /// Errors of a GPU that leave [`Device::Auto`] the processor.
 const IS_FOR_THE_PROCESSOR: [ErrorKind; 3] = [ErrorKind::Unavailable, ErrorKind::Full, ErrorKind::UnsupportedModel];
 
+/// Sees that a GPU's kernels compute what the processor does.
+fn prove_gpu(ordinal: usize, proofs: &Path) -> Result<()> {
+    let proof = prove(ordinal, Some(proofs))?;
+    for (family, problem) in &proof.families {
+        metrics::gauge!("ragstone_gpu_kernels", "for" => "all", "family" => family.name())
+            .set(f64::from(u8::from(problem.is_none())));
+    }
+    for why in proof.problems() {
+        tracing::error!(why, gpu = ordinal, "kernels differ on this GPU from the processor; it is not used");
+    }
+    if !proof.is_remembered {
+        tracing::info!(gpu = ordinal, seconds = proof.seconds, "this GPU's kernels were held against the processor");
+    }
+    proof.check()
+}
+
+/// Which kernels for one generation are used on a GPU of it.
+fn tell(trial: &Trial) {
+    for (family, of) in trial.families().into_iter().filter(|(_, of)| **of != Use::None) {
+        let is_used = f64::from(u8::from(*of == Use::Used));
+        metrics::gauge!("ragstone_gpu_kernels", "for" => "generation", "family" => family).set(is_used);
+    }
+    for why in trial.problems() {
+        tracing::warn!(why, "kernels of this GPU's own are not used; slower ones are, with the same results");
+    }
+}
+
 /// The model, by the device it is on.
 #[derive(Clone)]
 pub(crate) enum LanguageModel {
@@ -87,17 +114,24 @@ pub(crate) enum LanguageModel {
 }
 
 impl LanguageModel {
-    /// Reads the weights, to where `device` says. BLOCKS.
+    /// Reads the weights, to where `device` says. A GPU's kernels are proven first, once: `proofs` is the folder that says so. BLOCKS.
     ///
     /// # Errors
     /// As [`Model::load`] and [`CudaModel::load`].
-    pub fn load(files: &ModelFiles, path: &Path, device: &Device, options: LoadOptions<'_>) -> Result<Self> {
+    pub fn load(
+        files: &ModelFiles,
+        path: &Path,
+        device: &Device,
+        proofs: &Path,
+        options: LoadOptions<'_>,
+    ) -> Result<Self> {
         let on_cpu = || Model::from_files(files, options).map(|model| Self::Cpu(Arc::new(model)));
         let on_gpu = |gpus: GpuList| {
+            gpus.as_slice().iter().try_for_each(|gpu| prove_gpu(*gpu, proofs))?;
             let model = CudaModel::load(path, gpus, options)?;
             tracing::info!(gpu = model.gpu(), "the model is on a GPU");
-            for why in model.trials().iter().flat_map(Trial::problems) {
-                tracing::warn!(why, "kernels of this GPU's own are not used; slower ones are, with the same results");
+            for trial in &model.trials() {
+                tell(trial);
             }
             Ok(Self::Cuda(Arc::new(model)))
         };
@@ -163,6 +197,17 @@ impl LanguageModel {
         match self {
             Self::Cpu(model) => model.kv_layout().block_bytes(),
             Self::Cuda(model) => model.block_bytes_of_a_gpu(),
+        }
+    }
+
+    /// What is free in the memory of a GPU: of the one that has least, where several share the model. Nothing on the processor.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn free_bytes_of_a_device(&self) -> Result<Option<u64>> {
+        match self {
+            Self::Cpu(_) => Ok(None),
+            Self::Cuda(model) => model.free_bytes_of_a_gpu().map(Some),
         }
     }
 

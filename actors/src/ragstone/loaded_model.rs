@@ -70,9 +70,12 @@ impl LoadedModel {
             adapter: adapter.as_ref(),
             progress: Some(&loading),
         };
+        let proofs = folders.data.join("gpus");
         // A vocabulary takes as long to read as weights to pack.
-        let (words, model) =
-            beside(|| Words::read(&files), || LanguageModel::load(&files, &folders.model, &settings.device, options));
+        let (words, model) = beside(
+            || Words::read(&files),
+            || LanguageModel::load(&files, &folders.model, &settings.device, &proofs, options),
+        );
         let (Words { tokenizer, tokenizer_json, tokenizer_digest, chat }, model) = (words?, model?);
         tokenizer.check_fits(model.config())?;
         let weights = files.weight_files()?;

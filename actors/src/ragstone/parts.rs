@@ -161,13 +161,23 @@ fn library(pipeline: &Pipeline, corpus: &Corpus, catalog: &Arc<Catalog>, jobs: &
 
 /// `device_bytes` is what each device has for blocks; a block's bytes are those on all of them.
 fn device(settings: &Settings, model: &LanguageModel) -> Result<DeviceTier> {
+    let bytes = match (settings.device_bytes, model.free_bytes_of_a_device()?) {
+        (None, Some(free)) => pool_of_a_gpu(free),
+        _ => settings.pool_bytes(),
+    };
     let options = DeviceOptions {
-        blocks: (settings.device_bytes / model.block_bytes_of_a_device().max(1) as u64).max(1) as usize,
+        blocks: (bytes / model.block_bytes_of_a_device().max(1) as u64).max(1) as usize,
         block_bytes: model.kv_layout().block_bytes(),
         policy: settings.device_policy,
         cache: settings.device_cache,
     };
     DeviceTier::new(options)
+}
+
+/// What of a GPU's free memory the pool takes where nobody says: all but a tenth, and at least a gigabyte, which rows and graphs need; of a small one
+/// half.
+fn pool_of_a_gpu(free: u64) -> u64 {
+    free - (free / 10).max(1 << 30).min(free / 2)
 }
 
 /// Questions on their way to their first token that callers share, where there are several. Where the engine computes on the processors,

@@ -88,7 +88,7 @@ pub const TABLE: &[Definition] = &[
     setting(
         "device_bytes",
         "Size of the paged KV pool, on each GPU where several share the model: running sequences keep their KV there, and what they leave for later prompts.",
-    ).under("Where stored KV is kept"),
+    ).by_default("512 MiB; on a GPU nine tenths of what the weights leave free").under("Where stored KV is kept"),
     setting("device_cache", "Whether sequences that end leave their KV in the pool for later prompts."),
     setting("device_policy", "Which of that KV is evicted first, as `host_policy` has it."),
     setting("host_bytes", "Most bytes of stored KV in host memory."),

@@ -15,11 +15,14 @@
 //! reuse      deviations, copies of parts
 //! bits       a whole model: rows alone, beside others, in pieces, over stored KV
 //! ```
+//!
+//! Each is a [`Family`], which can be checked by itself: in a process of its own, one that crashes or hangs hides no other.
 
 mod attention;
 mod bits;
 mod compare;
 mod experts;
+mod family;
 mod inputs;
 mod positions;
 mod products;
@@ -31,12 +34,15 @@ mod values;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
+use ragstone_env::Stopwatch;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use self::compare::{Difference, Tolerance, difference};
+pub use self::family::{Family, FamilyCheck};
 use super::gpus::{Gpu, usable};
 use super::launch::hopper::{CUBIN, is_kernel};
 use super::session::{Launch, PTX, Session};
+use super::trial;
 use ragstone_kernels::error::{Error, Result};
 
 /// How much to check.
@@ -48,30 +54,37 @@ pub struct CheckOptions {
     pub shapes: usize,
     /// Whether products and attention are also tried in the sizes of a model of 7 billion weights.
     pub large: bool,
+    /// Whether the kernels for the GPU's own capability are compared, too.
+    pub own: bool,
 }
 
 /// What was found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Checked {
     pub gpu: Gpu,
     pub seed: u64,
-    /// One for each kernel of the PTX, by name, then for each of this GPU's own.
+    /// What was checked, in order.
+    pub families: Vec<FamilyCheck>,
+    /// Of all families one for each kernel of the PTX, by name, then for each of this GPU's own; of some those that they launch.
     pub kernels: Vec<KernelCheck>,
     /// Where equal bits are promised.
     pub bits: Vec<BitCheck>,
 }
 
 /// A kernel beside the host.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KernelCheck {
     pub kernel: String,
     /// Results that were compared.
     pub compared: u64,
     /// The greatest difference.
+    #[serde(deserialize_with = "number")]
     pub absolute: f64,
     /// The greatest difference as a share of the host's value, where that is not next to nothing.
+    #[serde(deserialize_with = "number")]
     pub relative: f64,
     /// The greatest difference as a share of what is tolerated there.
+    #[serde(deserialize_with = "number")]
     pub of_tolerance: f64,
     /// What was tolerated there: so much, and so large a share of the value.
     pub tolerance: Tolerance,
@@ -79,8 +92,13 @@ pub struct KernelCheck {
     pub problem: Option<String>,
 }
 
+/// JSON has no infinity: it was written as null.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(from).map(|number| number.unwrap_or(f64::INFINITY))
+}
+
 /// Two ways to the same bits.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BitCheck {
     pub what: String,
     pub problem: Option<String>,
@@ -89,43 +107,74 @@ pub struct BitCheck {
 impl Checked {
     /// How many checks there were.
     pub fn rows(&self) -> usize {
-        self.kernels.len() + self.bits.len()
+        self.families.iter().filter(|of| of.problem.is_some()).count() + self.kernels.len() + self.bits.len()
     }
 
     /// Everything that is wrong, a line each.
     pub fn problems(&self) -> Vec<String> {
-        let kernels =
-            self.kernels.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.kernel)));
-        let bits = self.bits.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.what)));
-        kernels.chain(bits).collect()
+        let said = |of: &str, why: &Option<String>| why.as_ref().map(|why| format!("{of}: {why}"));
+        let families = self.families.iter().filter_map(|of| said(of.family.name(), &of.problem));
+        let kernels = self.kernels.iter().filter_map(|of| said(&of.kernel, &of.problem));
+        let bits = self.bits.iter().filter_map(|of| said(&of.what, &of.problem));
+        families.chain(kernels).chain(bits).collect()
     }
+
+    /// What was found of families, one after the other, as one. Of all of them a kernel that none launches is a failure.
+    pub fn of(gpu: Gpu, seed: u64, parts: Vec<Self>) -> Self {
+        let mut whole = Self { gpu, seed, families: Vec::new(), kernels: Vec::new(), bits: Vec::new() };
+        let mut seen: BTreeMap<String, KernelCheck> = BTreeMap::new();
+        for part in parts {
+            whole.families.extend(part.families);
+            whole.bits.extend(part.bits);
+            for row in part.kernels {
+                match seen.get_mut(&row.kernel) {
+                    Some(known) => known.join(row),
+                    None => drop(seen.insert(row.kernel.clone(), row)),
+                }
+            }
+        }
+        let was_whole = |family: &Family| whole.families.iter().any(|of| of.family == *family && of.problem.is_none());
+        let are_all = Family::ALL.iter().all(was_whole);
+        whole.kernels = match are_all {
+            true => of_every(&names_for(&whole.gpu), seen),
+            false => seen.into_values().collect(),
+        };
+        whole
+    }
+}
+
+/// The kernels that a GPU is given.
+fn names_for(gpu: &Gpu) -> Vec<&'static str> {
+    let mut names = kernel_names(PTX);
+    if gpu.compute_capability == trial::CAPABILITY {
+        names.extend(hopper_names(CUBIN));
+    }
+    names
 }
 
 /// Values of a result that are compared.
 const MOST_COMPARED: usize = 1 << 14;
 
-/// Checks every kernel on GPU `ordinal`.
+/// Checks every kernel on GPU `ordinal`, in this process.
 ///
 /// # Errors
 /// Where there is no such GPU, and where the driver fails; the message names the kernel.
 pub fn check(ordinal: usize, options: CheckOptions) -> Result<Checked> {
-    let gpu = usable(ordinal)?;
+    let parts = Family::ALL.map(|family| check_family(ordinal, family, options));
+    Ok(Checked::of(usable(ordinal)?, options.seed, parts.into_iter().collect::<Result<_>>()?))
+}
+
+/// Checks the kernels of one family.
+///
+/// # Errors
+/// As [`check()`].
+pub fn check_family(ordinal: usize, family: Family, options: CheckOptions) -> Result<Checked> {
+    let (gpu, started) = (usable(ordinal)?, Stopwatch::start());
     let mut check = Check::new(Session::start(ordinal)?, options);
-    values::check(&mut check)?;
-    rows::check(&mut check)?;
-    positions::check(&mut check)?;
-    products::check(&mut check)?;
-    experts::check(&mut check)?;
-    quantized::check(&mut check)?;
-    attention::check(&mut check)?;
-    reuse::check(&mut check)?;
-    bits::check(&mut check, ordinal)?;
-    let Check { seen, bits, session, .. } = check;
-    let mut names = kernel_names(PTX);
-    if session.is_hopper() {
-        names.extend(hopper_names(CUBIN));
-    }
-    Ok(Checked { gpu, seed: options.seed, kernels: of_every(&names, seen), bits })
+    family.check(&mut check, ordinal)?;
+    let Check { seen, bits, .. } = check;
+    let families = vec![FamilyCheck { family, seconds: started.elapsed_s(), problem: None }];
+    Ok(Checked { gpu, seed: options.seed, families, kernels: seen.into_values().collect(), bits })
 }
 
 /// The kernels of machine code: each has a section of its own.
@@ -162,6 +211,17 @@ impl KernelCheck {
         Self { kernel: kernel.to_owned(), compared: 0, absolute, relative, of_tolerance, tolerance, problem: None }
     }
 
+    /// Adds what another family found of the same kernel.
+    fn join(&mut self, other: Self) {
+        self.compared += other.compared;
+        self.absolute = self.absolute.max(other.absolute);
+        self.relative = self.relative.max(other.relative);
+        if other.of_tolerance > self.of_tolerance {
+            (self.of_tolerance, self.tolerance) = (other.of_tolerance, other.tolerance);
+        }
+        self.problem = self.problem.take().or(other.problem);
+    }
+
     fn add(&mut self, case: &str, found: &Difference, tolerance: Tolerance) {
         self.compared += 1;
         self.absolute = self.absolute.max(found.absolute);
@@ -177,7 +237,7 @@ impl KernelCheck {
 }
 
 /// What checks have in common: the GPU, random inputs, and what was seen so far.
-struct Check {
+pub(super) struct Check {
     session: Arc<Session>,
     random: fastrand::Rng,
     options: CheckOptions,
@@ -186,9 +246,16 @@ struct Check {
 }
 
 impl Check {
-    fn new(session: Arc<Session>, options: CheckOptions) -> Self {
+    pub(super) fn new(session: Arc<Session>, options: CheckOptions) -> Self {
         let random = fastrand::Rng::with_seed(options.seed);
         Self { session, random, options, seen: BTreeMap::new(), bits: Vec::new() }
+    }
+
+    /// What is wrong of all that was compared since it was asked last; the first thing.
+    pub(super) fn take_problem(&mut self) -> Option<String> {
+        let (seen, bits) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.bits));
+        let kernels = seen.into_iter().filter_map(|(kernel, row)| Some(format!("{kernel}: {}", row.problem?)));
+        kernels.chain(bits.into_iter().filter_map(|row| Some(format!("{}: {}", row.what, row.problem?)))).next()
     }
 
     /// Launches a kernel and waits for it, so that an error is known to be its.

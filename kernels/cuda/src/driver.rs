@@ -1,16 +1,20 @@
 //! The driver's functions that the backend uses, each result checked, each handle owned.
 
+mod answer;
 mod graph;
+mod module;
 mod peer;
 mod tensor_map;
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream};
 
+pub(super) use answer::check;
 pub(super) use graph::Graph;
-use ragstone_kernels::error::{Error, ErrorKind, Result};
+pub(super) use module::{Function, Module};
+use ragstone_kernels::error::Result;
 pub(super) use tensor_map::{TensorMap, Tiled};
 
 pub(super) fn device(ordinal: usize) -> Result<CUdevice> {
@@ -33,39 +37,6 @@ pub(super) fn total_memory(device: CUdevice) -> Result<u64> {
     // SAFETY: the pointer is valid for the call.
     check("cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&raw mut bytes, device) })?;
     Ok(bytes as u64)
-}
-
-/// A driver's answer as a result: out of memory is [`ErrorKind::Full`], what concerns one call's arguments is
-/// [`ErrorKind::Internal`], and anything else means that the context is gone.
-pub(super) fn check(what: &str, result: CUresult) -> Result<()> {
-    use CUresult as R;
-    let kind = match result {
-        R::CUDA_SUCCESS => return Ok(()),
-        R::CUDA_ERROR_OUT_OF_MEMORY => ErrorKind::Full,
-        R::CUDA_ERROR_INVALID_VALUE
-        | R::CUDA_ERROR_INVALID_HANDLE
-        | R::CUDA_ERROR_NOT_FOUND
-        | R::CUDA_ERROR_INVALID_PTX
-        | R::CUDA_ERROR_NO_BINARY_FOR_GPU
-        | R::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
-        | R::CUDA_ERROR_NO_DEVICE
-        | R::CUDA_ERROR_INVALID_DEVICE
-        | R::CUDA_ERROR_NOT_INITIALIZED => ErrorKind::Internal,
-        _ => ErrorKind::DeviceLost,
-    };
-    let mut text = ptr::null();
-    // SAFETY: the pointer is valid for the call; what it is set to is a text that lives as long as the driver.
-    let text = unsafe {
-        match sys::cuGetErrorString(result, &raw mut text) {
-            CUresult::CUDA_SUCCESS if !text.is_null() => CStr::from_ptr(text).to_string_lossy(),
-            _ => "unknown error".into(),
-        }
-    };
-    let advice = match kind {
-        ErrorKind::Full => "; lower `device_bytes`, or take a smaller model",
-        _ => "",
-    };
-    Err(Error::new(kind, format!("{what}: {text} (CUDA error {}){advice}", result as u32)))
 }
 
 /// A GPU's primary context, retained.
@@ -333,69 +304,4 @@ pub(super) fn memory() -> Result<(usize, usize)> {
     // SAFETY: the pointers are valid for the call.
     check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
     Ok((free, total))
-}
-
-/// Loaded kernels.
-#[derive(Debug)]
-pub(super) struct Module(CUmodule);
-
-// SAFETY: a module may be used from any thread.
-unsafe impl Send for Module {}
-// SAFETY: as above.
-unsafe impl Sync for Module {}
-
-/// A kernel of a [`Module`] that lives.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Function(CUfunction);
-
-// SAFETY: a function may be used from any thread.
-unsafe impl Send for Function {}
-// SAFETY: as above.
-unsafe impl Sync for Function {}
-
-impl Module {
-    /// Compiles PTX for the current context's GPU.
-    pub(super) fn load(ptx: &CStr) -> Result<Self> {
-        // SAFETY: the text ends with a zero, as PTX has to.
-        unsafe { Self::of(ptx.as_ptr().cast()) }
-    }
-
-    /// Loads machine code of the current context's GPU, as `ptxas` writes it.
-    pub(super) fn load_machine_code(elf: &'static [u8]) -> Result<Self> {
-        // SAFETY: an ELF file says itself how long it is, and it is whole.
-        unsafe { Self::of(elf.as_ptr().cast()) }
-    }
-
-    /// # Safety
-    /// It must be PTX that ends with a zero, or a whole ELF file.
-    unsafe fn of(image: *const c_void) -> Result<Self> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: the caller's promise.
-        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&raw mut raw, image) })?;
-        Ok(Self(raw))
-    }
-
-    /// A kernel by name, allowed `shared` bytes of dynamic shared memory.
-    pub(super) fn function(&self, name: &CStr, shared: u32) -> Result<Function> {
-        /// What every kernel may have without being allowed to.
-        const USUAL_SHARED: u32 = 48 << 10;
-        let mut raw = ptr::null_mut();
-        let what = || format!("kernel {}", name.to_string_lossy());
-        // SAFETY: the pointers are valid for the call.
-        let result = unsafe { sys::cuModuleGetFunction(&raw mut raw, self.0, name.as_ptr()) };
-        check(&what(), result)?;
-        if shared > USUAL_SHARED {
-            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function was just found.
-            check(&what(), unsafe { sys::cuFuncSetAttribute(raw, attribute, shared as c_int) })?;
-        }
-        Ok(Function(raw))
-    }
-}
-
-impl Drop for Module {
-    fn drop(&mut self) {
-        // SAFETY: loaded once, unloaded once, with the session that launches its kernels.
-        let _ = unsafe { sys::cuModuleUnload(self.0) };
-    }
 }

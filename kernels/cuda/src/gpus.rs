@@ -38,7 +38,7 @@ impl fmt::Display for Unavailable {
 }
 
 /// A GPU that the driver knows.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Gpu {
     pub ordinal: usize,
     pub name: String,

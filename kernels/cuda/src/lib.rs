@@ -17,6 +17,7 @@
 //! gpus      which GPUs there are
 //! driver    the driver's functions, owned and checked
 //! session   a GPU in use: streams, memory, launches; a new one begins when the GPU is lost
+//! machine_code  what the driver need not compile, where it lies beside the program
 //! staging   pinned host memory that copies go through
 //! launch    each kernel with its launch geometry
 //! weights   a checkpoint's matrices in device memory
@@ -29,6 +30,7 @@
 //! pool      blocks of keys and values in device memory
 //! backend   the engine's view of it
 //! trial     whether kernels for one generation of GPUs give the bits of the others
+//! proof     whether the others compute on a GPU what the host does, once
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
 //! ```
@@ -44,10 +46,12 @@ mod experts;
 mod gpus;
 mod launch;
 mod layer;
+mod machine_code;
 pub mod measure;
 mod model;
 mod parallel;
 mod pool;
+mod proof;
 mod quantized;
 mod rope;
 mod rows;
@@ -57,11 +61,13 @@ mod step;
 mod trial;
 mod weights;
 
-pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
+pub use check::{BitCheck, CheckOptions, Checked, Family, FamilyCheck, KernelCheck, check, check_family};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
+pub use machine_code::LoadedCode;
 pub use model::CudaModel;
 pub use parallel::GpuList;
+pub use proof::{Proof, prove};
 pub use session::Queued;
 #[doc(hidden)]
 pub use session::keep_freed_memory;
-pub use trial::{Trial, Use, try_out};
+pub use trial::{Trial, Tried, Use, try_out};

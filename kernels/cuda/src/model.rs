@@ -164,6 +164,15 @@ impl CudaModel {
         self.loaded().map_or(0, |loaded| loaded.each.iter().map(|rank| rank.weights.size_in_bytes()).sum())
     }
 
+    /// What is free in the memory of its GPUs: of the one that has least.
+    ///
+    /// # Errors
+    /// The driver's; `DeviceLost` while a GPU is gone.
+    pub fn free_bytes_of_a_gpu(&self) -> Result<u64> {
+        let free = |rank: &Loaded| rank.session.free_memory().map(|bytes| bytes as u64);
+        self.loaded()?.each.iter().map(free).try_fold(u64::MAX, |least, free| free.map(|free| least.min(free)))
+    }
+
     /// Bytes of a block of the pool in the memory of the GPU that has most of it.
     pub fn block_bytes_of_a_gpu(&self) -> usize {
         let kv_heads = self.config.kv_heads.div_ceil(self.gpus.as_slice().len());

@@ -6,15 +6,16 @@ mod loads;
 mod queued;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::driver::{self, Context, Event, Function, Module, Pinned, Stream, TensorMap};
 use super::gpus::{Gpu, usable};
 use super::launch::hopper;
+use super::machine_code::{self, LoadedCode};
 use super::staging::Staging;
-use super::trial::{self, Trial};
+use super::trial::{self, Ended, Trial};
 pub(super) use buffer::Buffer;
 pub(super) use graphs::Class;
 use graphs::Graphs;
@@ -64,6 +65,8 @@ pub(super) struct Shape {
 pub(super) struct Session {
     state: Mutex<State>,
     gpu: Gpu,
+    /// What its kernels were loaded from.
+    code: LoadedCode,
     /// Which kernels for this GPU's capability are used; nothing before they were tried.
     trial: OnceLock<Trial>,
     keeps_freed: bool,
@@ -96,14 +99,26 @@ impl Session {
     /// # Errors
     /// `Unavailable` or `InvalidInput` where there is no such GPU, and the driver's.
     pub(super) fn start(ordinal: usize) -> Result<Arc<Self>> {
+        let mut ended = Ended::default();
+        loop {
+            let before = ended.clone();
+            match Self::start_without(ordinal, &mut ended) {
+                // In a new context, without the kernels that ended this one.
+                Err(error) if error.kind() == ErrorKind::DeviceLost && ended != before => (),
+                started => return started,
+            }
+        }
+    }
+
+    fn start_without(ordinal: usize, ended: &mut Ended) -> Result<Arc<Self>> {
         let gpu = usable(ordinal)?;
         let context = Context::retain(ordinal)?;
-        let ptx = CStr::from_bytes_with_nul(PTX.as_bytes()).map_err(|_| Error::internal("the PTX has a zero byte"))?;
+        let (module, code) = machine_code::load(gpu.compute_capability)?;
         let is_hopper = gpu.compute_capability == trial::CAPABILITY;
         let state = State {
             graphs: Graphs::default(),
             functions: HashMap::new(),
-            module: Module::load(ptx)?,
+            module,
             hopper: is_hopper.then(|| Module::load_machine_code(hopper::CUBIN)).transpose()?,
             free: HashMap::new(),
             queued: Queued::default(),
@@ -114,9 +129,10 @@ impl Session {
             load: Stream::new()?,
         };
         let keeps_freed = KEEPS_FREED.load(Ordering::Relaxed);
-        let session = Arc::new(Self { state: Mutex::new(state), gpu, trial: OnceLock::new(), keeps_freed, context });
+        let (state, trial) = (Mutex::new(state), OnceLock::new());
+        let session = Arc::new(Self { state, gpu, code, trial, keeps_freed, context });
         if is_hopper {
-            let _ = session.trial.set(Trial::run(&session)?);
+            let _ = session.trial.set(Trial::run(&session, ended)?);
         }
         Ok(session)
     }
@@ -124,6 +140,11 @@ impl Session {
     /// Whether there are kernels for this GPU's capability alone.
     pub(super) fn is_hopper(&self) -> bool {
         self.gpu.compute_capability == trial::CAPABILITY
+    }
+
+    /// What its kernels were loaded from.
+    pub(super) fn code(&self) -> &LoadedCode {
+        &self.code
     }
 
     /// Which kernels for this GPU's capability are used.
@@ -177,6 +198,12 @@ impl Session {
     /// Lets the compute stream be given what goes beyond this GPU, see `parallel`.
     pub(super) fn queue<R>(&self, doing: impl FnOnce(&Stream) -> Result<R>) -> Result<R> {
         doing(&self.enter()?.compute)
+    }
+
+    /// Bytes that the GPU has for anybody, once what nobody uses is given back.
+    pub(super) fn free_memory(&self) -> Result<usize> {
+        self.enter()?.trim()?;
+        driver::memory().map(|(free, _)| free)
     }
 
     /// Processors that run blocks of threads.

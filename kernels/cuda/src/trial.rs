@@ -3,14 +3,18 @@
 //! They are tried when a GPU is taken into use, on small and odd shapes, beside the kernels that they stand for. A family of which a single
 //! bit differs is not used, and says why. It takes a few milliseconds.
 
+use std::fmt;
 use std::slice;
 use std::sync::Arc;
 
+use ragstone_env::Stopwatch;
 use serde::Serialize;
 
 use super::attention::{HostTables, Tables, tile_rows, wide_tile_rows};
+use super::gpus::Gpu;
 use super::launch::hopper::{self, Product};
 use super::launch::{self, Element, Heads, SEGMENT};
+use super::machine_code::LoadedCode;
 use super::session::{Buffer, Launch, Session};
 use ragstone_kernels::activation::Activation;
 use ragstone_kernels::backend::{RowGroup, SequenceView};
@@ -54,12 +58,45 @@ pub struct Trial {
     pub attention: Use,
 }
 
+/// What taking a GPU into use shows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tried {
+    pub gpu: Gpu,
+    pub code: LoadedCode,
+    pub trial: Trial,
+    /// Until it was ready: context, kernels and their trial.
+    pub seconds: f64,
+}
+
+impl fmt::Display for Tried {
+    /// `NVIDIA H100 …; its kernels were loaded from PTX in 8.1 s, ready in 8.3 s; with kernels of its own`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gpu, code, trial, seconds } = self;
+        write!(
+            f,
+            "{gpu}; its kernels were loaded from {} in {:.2} s, ready in {seconds:.2} s",
+            code.from, code.seconds
+        )?;
+        if let Some(why) = &code.refused {
+            write!(f, ", as machine code was not taken ({why})")?;
+        }
+        match trial.products {
+            Use::None => Ok(()),
+            _ if trial.problems().is_empty() => f.write_str("; with kernels of its own"),
+            _ => f.write_str("; with some of its own kernels"),
+        }
+    }
+}
+
 /// Takes GPU `ordinal` into use for as long as that takes: its kernels are loaded, and those of its own tried.
 ///
 /// # Errors
 /// Where there is no such GPU, it is too old, or the driver does not take the kernels.
-pub fn try_out(ordinal: usize) -> Result<Trial> {
-    Session::start(ordinal).map(|session| session.trial().clone())
+pub fn try_out(ordinal: usize) -> Result<Tried> {
+    let started = Stopwatch::start();
+    let session = Session::start(ordinal)?;
+    let (gpu, code, trial) = (session.gpu().clone(), session.code().clone(), session.trial().clone());
+    Ok(Tried { gpu, code, trial, seconds: started.elapsed_s() })
 }
 
 impl Trial {
@@ -70,25 +107,42 @@ impl Trial {
 
     /// The families that are not used though there are kernels, each with why.
     pub fn problems(&self) -> Vec<String> {
-        let families = [("products", &self.products), ("gated", &self.gated), ("attention", &self.attention)];
         let differs = |(family, of): (&str, &Use)| match of {
             Use::Differs(why) => Some(format!("{family}: {why}")),
             _ => None,
         };
-        families.into_iter().filter_map(differs).collect()
+        self.families().into_iter().filter_map(differs).collect()
     }
 
-    /// Tries all of them.
+    /// Each by its name.
+    pub fn families(&self) -> [(&'static str, &Use); 3] {
+        [("products", &self.products), ("gated", &self.gated), ("attention", &self.attention)]
+    }
+
+    /// Tries all of them but those that ended a GPU's context before.
     ///
     /// # Errors
-    /// `DeviceLost` where one of them ends the GPU's context; what concerns one call is a difference.
-    pub(super) fn run(session: &Arc<Session>) -> Result<Self> {
+    /// `DeviceLost` where one of them ends the GPU's context, which is noted; what concerns one call is a difference.
+    pub(super) fn run(session: &Arc<Session>, ended: &mut Ended) -> Result<Self> {
         let mut try_out = TryOut { session, random: fastrand::Rng::with_seed(1) };
+        let [products, gated, attention] = &mut ended.0;
         Ok(Self {
-            products: told(try_out.products())?,
-            gated: told(try_out.gated())?,
-            attention: told(try_out.attention())?,
+            products: tried(products, || try_out.products())?,
+            gated: tried(gated, || try_out.gated())?,
+            attention: tried(attention, || try_out.attention())?,
         })
+    }
+}
+
+/// Of each family why it is not tried again: it ended the GPU's context.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ended([Option<String>; 3]);
+
+/// How a family that is not known to end contexts does; if it does, that is noted.
+fn tried(ended: &mut Option<String>, family: impl FnOnce() -> Result<Option<String>>) -> Result<Use> {
+    match ended {
+        Some(why) => Ok(Use::Differs(why.clone())),
+        None => told(family()).inspect_err(|error| *ended = Some(format!("it ended the GPU's context ({error})"))),
     }
 }
 
@@ -338,5 +392,14 @@ mod tests {
     fn an_error_of_a_call_is_a_difference_and_a_lost_gpu_an_error() {
         assert!(matches!(told(Err(Error::internal("no such kernel"))), Ok(Use::Differs(_))));
         assert!(told(Err(Error::new(ErrorKind::DeviceLost, "gone"))).is_err());
+    }
+
+    #[test]
+    fn a_family_that_ended_a_context_is_not_tried_again() {
+        let mut ended = None;
+        assert!(tried(&mut ended, || Err(Error::new(ErrorKind::DeviceLost, "an illegal address"))).is_err());
+        let again = tried(&mut ended, || panic!("it would end the next one, too")).unwrap();
+        assert!(matches!(again, Use::Differs(why) if why.contains("an illegal address")));
+        assert!(tried(&mut None, || Ok(None)).unwrap().is_used());
     }
 }

@@ -2,7 +2,7 @@
 
 use ragstone_actors::Settings;
 use ragstone_actors::models::language_model::Device;
-use ragstone_cuda::{Gpu, Trial, Use, try_out, usable};
+use ragstone_cuda::{Proof, Tried, prove, try_out};
 use ragstone_env::mebibytes;
 use ragstone_kernels::numa::Team;
 use ragstone_kernels::simd;
@@ -28,9 +28,9 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
         Device::Auto => (&[0][..], false),
         Device::Cuda(gpus) => (gpus.as_slice(), true),
     };
-    // The kernels are loaded: a driver that does not take them is found now.
-    let tried = |ordinal: &usize| Ok((usable(*ordinal)?, try_out(*ordinal)?));
-    let found: ragstone_kernels::error::Result<Vec<(Gpu, Trial)>> = ordinals.iter().map(tried).collect();
+    // The kernels are loaded and held against the processor: a driver that does not take them is found now, and so is one that breaks them.
+    let tried = |ordinal: &usize| Ok((try_out(*ordinal)?, prove(*ordinal, None)?));
+    let found: ragstone_kernels::error::Result<Vec<(Tried, Proof)>> = ordinals.iter().map(tried).collect();
     Some(match found {
         Ok(gpus) => judged_gpus(&gpus),
         Err(error) if is_wanted => Finding::of("gpu", &error),
@@ -38,14 +38,15 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
     })
 }
 
-fn judged_gpus(gpus: &[(Gpu, Trial)]) -> Finding {
-    let named = |(gpu, trial): &(Gpu, Trial)| match trial.products {
-        Use::None => gpu.to_string(),
-        _ if trial.problems().is_empty() => format!("{gpu}, with kernels of its own"),
-        _ => format!("{gpu}, with some of its own kernels"),
+fn judged_gpus(gpus: &[(Tried, Proof)]) -> Finding {
+    if let Some(error) = gpus.iter().find_map(|(_, proof)| proof.check().err()) {
+        return Finding::of("gpu", &error);
+    }
+    let named = |(tried, proof): &(Tried, Proof)| {
+        format!("{tried}; {} families of kernels are right ({:.1} s)", proof.families.len(), proof.seconds)
     };
     let found = gpus.iter().map(named).collect::<Vec<_>>().join("; ");
-    let problems: Vec<String> = gpus.iter().flat_map(|(_, trial)| trial.problems()).collect();
+    let problems: Vec<String> = gpus.iter().flat_map(|(tried, _)| tried.trial.problems()).collect();
     if problems.is_empty() {
         return Finding::ok("gpu", found);
     }
@@ -86,7 +87,7 @@ fn judged_processor(
 /// Whether what a service would take fits beside what runs already; `None` where the system does not tell. `weights` is what the
 /// language model's take in memory, kept as the settings say.
 pub fn memory(settings: &Settings, weights: u64) -> Option<Finding> {
-    Some(judged_memory(available_memory()?, weights, settings.device_bytes, settings.host_bytes))
+    Some(judged_memory(available_memory()?, weights, settings.pool_bytes(), settings.host_bytes))
 }
 
 fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {

@@ -45,7 +45,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         check_online(config, &id)?;
         let plan = Plan::of(&id, &choice).await?;
         let facts = Facts::of_plan(&plan).await?;
-        let need = facts.need(&config.settings.load_options(), config.settings.device_bytes);
+        let need = facts.need(&config.settings.load_options(), config.settings.pool_bytes());
         if args.dry_run {
             if !args.json {
                 output::text(&described(&plan, &need))?;

@@ -37,14 +37,14 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         let (id, _) = hub_id(&args.id)?;
         check_online(config, &id)?;
         let plan = Plan::of(&id, &args.quant.map_or(Choice::Any, Choice::Quantization)).await?;
-        let need = Facts::of_plan(&plan).await?.need(&config.settings.load_options(), config.settings.device_bytes);
+        let need = Facts::of_plan(&plan).await?.need(&config.settings.load_options(), config.settings.pool_bytes());
         return if args.json {
             output::json(&fetch::outline(&plan, &need))
         } else {
             output::text(&fetch::described(&plan, &need))
         };
     };
-    let need = Facts::of_path(&path)?.need(&config.settings.load_options(), config.settings.device_bytes);
+    let need = Facts::of_path(&path)?.need(&config.settings.load_options(), config.settings.pool_bytes());
     let used = InUse::of(config).await?;
     let calibrated = calibration(config, &path, &used).await?;
     let in_use = used.has(&path);

@@ -52,6 +52,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(Gauge, "ragstone_tenant_quota_limit", &["tenant", "quota"], "a tenant's quota, of a share what is guaranteed; +Inf once it was taken away"),
     metric(Counter, "ragstone_preemptions_total", &["by"], "sequences that left the device for others, by swapping or to be computed again"),
     metric(Counter, "ragstone_device_lost_total", &[], "times that the device's memory was lost"),
+    metric(Gauge, "ragstone_gpu_kernels", &["for", "family"], "whether a family of kernels is used: those for all GPUs, and those for the generation of this one"),
     metric(Counter, "ragstone_panics_total", &["worker"], "panics survived, by worker"),
     metric(Gauge, "ragstone_questions_admitted", &[], "questions and rerankings that were admitted and have not ended"),
     metric(Gauge, "ragstone_sequences", &["state"], "prompts that the engine has, by what each does"),

@@ -133,7 +133,7 @@ async fn answers_of_a_form_are_the_same_with_drafts_without_and_preempted() {
     close(ragstone, &folder).await;
     let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
     let settings = Settings {
-        device_bytes: 48 * block_bytes,
+        device_bytes: Some(48 * block_bytes),
         host_bytes: 64 << 20,
         kv_admission: AdmissionRule::Always,
         ..Settings::default()

@@ -331,7 +331,7 @@ async fn whoever_is_preempted_may_be_computed_again() {
     }
     for (point, folder) in ["engine.swap_out", "engine.preempt"].into_iter().zip(&folders[1..]) {
         let env = Env::seeded(7, EVENING_UNIX_MS);
-        let settings = Settings { device_bytes: 40 * block_bytes, host_bytes: 64 << 20, ..Settings::default() };
+        let settings = Settings { device_bytes: Some(40 * block_bytes), host_bytes: 64 << 20, ..Settings::default() };
         let crowded = open_with(folder, "qwen_2_5", settings, &env).await;
         env.set_fail_point(point, FailMode::Error(ErrorKind::Full), 1);
         let asked = prompts.iter().map(|prompt| {

@@ -270,7 +270,7 @@ fn mixed(check: &mut Check, batch: &Batch) -> Result<()> {
     check.same_bits(&format!("attention of {dtype}: whole and split context"), &case, &split, &whole);
     let (_, larger) = attend(check, batch, &groups, 2 * at_once + 1, false)?;
     check.same_bits(&format!("attention of {dtype}: small and large tiles"), &case, &larger, &whole);
-    if check.session.is_hopper() && hopper::attends(Element::from(dtype), batch.heads()) {
+    if check.session.is_hopper() && check.options.own && hopper::attends(Element::from(dtype), batch.heads()) {
         for splits in [false, true] {
             let tiles = (wide_tile_rows(batch.heads()), true);
             let (kernel, wide) = attend_in(check, batch, &groups, tiles, splits)?;

@@ -1,9 +1,9 @@
 //! How far values are from what they should be.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a value may differ by: a share of itself, and so much more.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Tolerance {
     pub relative: f64,
     pub absolute: f64,

@@ -131,7 +131,7 @@ fn hopper(
     let bias = if of.has_bias { factors.bias.at } else { 0 };
     let shape = (of.rows, of.outputs, of.inputs);
     let product = |out: u64| Product { out, x: factors.x.at, w: factors.w.at, bias, shape };
-    if !check.session.is_hopper() || !product(0).fits() {
+    if !check.session.is_hopper() || !check.options.own || !product(0).fits() {
         return Ok(());
     }
     let (case, multiprocessors) =

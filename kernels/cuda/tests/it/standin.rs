@@ -66,6 +66,12 @@ impl StandIn {
             ("lost_after", "0"),
             ("driver", "13000"),
             ("captures", "yes"),
+            ("wrong", ""),
+            ("crashes", ""),
+            ("hangs", ""),
+            ("refuses", ""),
+            ("lost_by", ""),
+            ("capability", "80"),
         ];
         usual.iter().for_each(|(key, value)| standin.set(key, value));
         standin.set("devices", &devices.to_string());

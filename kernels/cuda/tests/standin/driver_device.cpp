@@ -45,8 +45,12 @@ void destroy_context(Device& device) {
     if (device.error == launch_failed) device.error = 0;
 }
 
-/// As an A100 (sm_80) has them.
+/// As an A100 (sm_80) has them, but for the compute capability.
 int attribute_of(int attribute, int& value) {
+    if (attribute == 75 || attribute == 76) {
+        value = attribute == 75 ? settings().capability / 10 : settings().capability % 10;
+        return success;
+    }
     constexpr struct { int attribute, value; } known[] = {
         {1, 1024},        // threads of a block
         {2, 1024}, {3, 1024}, {4, 64},
@@ -61,7 +65,6 @@ int attribute_of(int attribute, int& value) {
         {36, 1215000}, {37, 5120}, {38, 40 << 20},
         {39, 2048},       // threads of a multiprocessor
         {40, 3}, {41, 1}, {50, 0},
-        {75, 8}, {76, 0}, // compute capability
         {78, 1}, {81, 164 * 1024}, {82, 65536}, {83, 0},
         {97, static_cast<int>(most_shared_bytes)},
         {106, 32}, {111, 1024}, {115, 0},

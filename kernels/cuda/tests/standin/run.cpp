@@ -5,6 +5,7 @@
 #include <deque>
 #include <utility>
 
+#include "faults.hpp"
 #include "host_memory.hpp"
 #include "operations.hpp"
 #include "report.hpp"
@@ -145,7 +146,9 @@ void run_operation(Stream& stream, Operation& operation, uint64_t seed) {
     }
     const char* name = name_of(operation.work);
     if (const auto* launch = std::get_if<Launch>(&operation.work)) {
+        plant_before(*launch);
         run_launch(*launch, seed);
+        plant_after(*launch);
     } else {
         set_running_operation(name);
         std::visit([](const auto& work) {

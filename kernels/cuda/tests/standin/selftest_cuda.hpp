@@ -43,6 +43,7 @@ int cuEventSynchronize(void* event);
 int cuEventQuery(void* event);
 int cuEventDestroy_v2(void* event);
 int cuModuleLoadData(void** module, const void* image);
+int cuModuleLoadDataEx(void** module, const void* image, unsigned count, int* options, void** values);
 int cuModuleGetFunction(void** function, void* module, const char* name);
 int cuFuncSetAttribute(void* function, int attribute, int value);
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,

@@ -1,5 +1,7 @@
 // Modules, graphs, errors that stay, lost devices, several devices.
 
+#include <algorithm>
+
 #include "selftest_cuda.hpp"
 
 namespace {
@@ -27,10 +29,36 @@ void test_module() {
     const std::string text = standin::problems();
     expect(text.find("add_one takes parameters of 8, 8 bytes in it, of 8, 4 in the source") != std::string::npos, "stale PTX: " + text);
     std::printf("%-28s %s", "stale PTX", text.c_str());
-    expect(cuModuleLoadData(&module, "\x7f" "ELF") != 0 && !standin::problems().empty(), "what is not PTX");
+    std::string elf(64, '\0');
+    elf.replace(0, 4, "\x7f" "ELF");
+    expect(cuModuleLoadData(&module, elf.c_str()) != 0 && !standin::problems().empty(), "what is not PTX");
+    elf[0x12] = '\xbe';
+    expect(cuModuleLoadData(&module, elf.c_str()) == 0 && cuModuleGetFunction(&function, module, "sum_blocks") == 0, "machine code");
+    char log[8];
+    int options[] = {5, 6};
+    void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+    standin_configure("refuses", "no such register");
+    expect(cuModuleLoadDataEx(&module, empty_ptx, 2, options, values) == 218 && std::string(log) == "no such", "what a compiler says");
+    standin_configure("refuses", "");
     standin_configure("driver", "12040");
     expect(cuModuleLoadData(&module, empty_ptx) == 222, "PTX newer than the driver");
     standin_configure("driver", "13000");
+}
+
+/// One of 300 values, of a kernel that was named.
+void test_wrong_value() {
+    for (const char* name : {"", "add_one", "other"}) {
+        Session session(1);
+        standin_configure("wrong", name);
+        void* stream = session.stream();
+        const auto memory = session.device(count);
+        cuMemsetD8Async(memory, 0, count * 4, stream);
+        session.add_one(memory, count, stream);
+        const std::vector<float> values = read_back(memory, stream);
+        const long wrong = std::ranges::count_if(values, [](float value) { return value != 1; });
+        expect(wrong == (std::string(name) == "add_one" ? 1 : 0), std::string("wrong values of add_one where ") + name + " is wrong");
+        standin_configure("wrong", "");
+    }
 }
 
 void test_launch_limits() {
@@ -201,6 +229,7 @@ void test_devices() {
 
 void test_driver() {
     test_module();
+    test_wrong_value();
     test_launch_limits();
     test_graph();
     test_capture_errors();

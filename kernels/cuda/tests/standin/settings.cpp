@@ -24,7 +24,10 @@ Settings from_environment() {
         {"CUDA_STANDIN_DEVICES", "devices"}, {"CUDA_STANDIN_MEMORY", "memory"},
         {"CUDA_STANDIN_LOST_AFTER", "lost_after"}, {"CUDA_STANDIN_DRIVER", "driver"},
         {"CUDA_STANDIN_REPORT", "report"},   {"CUDA_STANDIN_CAPTURES", "captures"},
-        {"CUDA_STANDIN_PEERS", "peers"},
+        {"CUDA_STANDIN_PEERS", "peers"},     {"CUDA_STANDIN_WRONG", "wrong"},
+        {"CUDA_STANDIN_CRASHES", "crashes"}, {"CUDA_STANDIN_HANGS", "hangs"},
+        {"CUDA_STANDIN_REFUSES", "refuses"}, {"CUDA_STANDIN_CAPABILITY", "capability"},
+        {"CUDA_STANDIN_LOST_BY", "lost_by"},
     };
     Settings settings;
     for (const auto& [variable, key] : variables) {
@@ -46,6 +49,7 @@ Settings& settings() {
 bool configure(Settings& settings, const std::string& key, const std::string& value) {
     if (key == "seed") return read_number(value, settings.seed);
     if (key == "devices") return read_number(value, settings.devices) && settings.devices >= 0 && settings.devices <= 16;
+    if (key == "capability") return read_number(value, settings.capability) && settings.capability >= 10;
     if (key == "memory") return read_number(value, settings.memory);
     if (key == "lost_after") {
         uint64_t launches = 0;
@@ -59,8 +63,14 @@ bool configure(Settings& settings, const std::string& key, const std::string& va
         return value == "yes" || value == "no" || value == "broken";
     }
     if (key == "driver") return read_number(value, settings.driver);
-    if (key == "report") {
-        settings.report = value;
+    constexpr struct { const char* key; std::string Settings::*text; } texts[] = {
+        {"report", &Settings::report}, {"wrong", &Settings::wrong},     {"crashes", &Settings::crashes},
+        {"hangs", &Settings::hangs},   {"refuses", &Settings::refuses},
+        {"lost_by", &Settings::lost_by},
+    };
+    for (const auto& [name, text] : texts) {
+        if (key != name) continue;
+        settings.*text = value;
         return true;
     }
     if (key == "peers") {

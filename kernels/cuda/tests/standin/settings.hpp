@@ -25,6 +25,14 @@ struct Settings {
     std::string report;
     /// Devices may be given access to each other's memory.
     bool peers = true;
+    /// Kernels of which a launch writes one wrong value, ends the process, or never ends; empty: none.
+    std::string wrong, crashes, hangs;
+    /// Major and minor in one number.
+    int capability = 80;
+    /// Whoever asks machine code for a kernel whose name begins so loses the device; empty: nobody.
+    std::string lost_by;
+    /// What the driver's compiler says of every PTX, which it does not take; empty: it takes them.
+    std::string refuses;
     /// Races are looked for.
     bool strict = true;
 };

@@ -1,7 +1,7 @@
 //! Each kernel by itself, beside what the machine could do at most.
 
-pub mod gpu;
-
+pub use ragstone_bench::cases::{CaseResult, LinearShape as Shape};
+use ragstone_bench::cases::{rows_of, shape};
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::linear::{Bits, Grouping, Precision, Scales};
 use ragstone_kernels::measure::{self, Case, Layers};
@@ -13,33 +13,6 @@ use serde::Serialize;
 use super::{Machine, Spread};
 use crate::error::Result;
 
-/// Rows, inputs and outputs of a linear layer.
-#[derive(Debug, Clone, Copy)]
-pub struct Shape {
-    pub rows: usize,
-    pub inputs: usize,
-    pub outputs: usize,
-}
-
-impl std::str::FromStr for Shape {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let sizes: Vec<usize> = text.split('x').filter_map(|size| size.parse().ok()).collect();
-        match sizes[..] {
-            [rows, inputs, outputs] if text.matches('x').count() == 2 && !sizes.contains(&0) => {
-                // A gigabyte of f32 weights, and of inputs and outputs.
-                let is_small = |a: usize, b: usize| a.checked_mul(b).is_some_and(|size| size <= 1 << 28);
-                if is_small(rows, inputs) && is_small(rows, outputs) && is_small(inputs, outputs) {
-                    return Ok(Self { rows, inputs, outputs });
-                }
-                Err("a matrix of over 2^28 values; take a smaller shape".into())
-            }
-            _ => Err("write ROWSxINPUTSxOUTPUTS, such as 512x896x4864".into()),
-        }
-    }
-}
-
 /// Prefill, the selected rows of a blend, and decode: of Qwen2.5-0.5B and of the size that others measure.
 pub const SHAPES: [Shape; 7] = [
     shape(512, 896, 4864),
@@ -50,10 +23,6 @@ pub const SHAPES: [Shape; 7] = [
     shape(1, 2048, 5632),
     shape(1, 896, 151_936),
 ];
-
-const fn shape(rows: usize, inputs: usize, outputs: usize) -> Shape {
-    Shape { rows, inputs, outputs }
-}
 
 /// Forms of GGUF's blocks.
 const BLOCKS: [(&str, Bits, Scales); 4] = [
@@ -107,23 +76,6 @@ pub struct Ceilings {
     pub bf16_gflops: Spread,
     pub int8_gops: Spread,
     pub read_gbps: Spread,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub struct CaseResult {
-    pub kernel: &'static str,
-    pub path: &'static str,
-    /// Of weights and products, or of keys and values.
-    pub precision: &'static str,
-    pub shape: String,
-    pub seconds: Spread,
-    /// Zero where only bytes are moved.
-    pub gflops: Spread,
-    /// Of what must be read and written at least.
-    pub gbps: Spread,
-    /// The greater of the shares of the arithmetic ceiling and of the reading ceiling, as both were just before it; the median of rounds. Over 1
-    /// for what stays in caches.
-    pub of_ceiling: f64,
 }
 
 /// The ceiling of reading, among [`measure::ceilings`].
@@ -187,27 +139,6 @@ pub fn measure(options: &Options) -> Result<Report> {
     Ok(Report { machine: Machine::here(), ceilings, results })
 }
 
-/// Seconds of every case, each sampled once a round: a change of the machine's speed meets all of them.
-fn in_turn<C>(runs: usize, cases: &mut [C], mut sample: impl FnMut(&mut C) -> Result<f64>) -> Result<Vec<Spread>> {
-    let progress = Progress::new("measuring", Unit::Items);
-    let total = (runs * cases.len()) as u64;
-    let mut samples = vec![Vec::new(); cases.len()];
-    for round in 0..runs {
-        for (index, case) in cases.iter_mut().enumerate() {
-            progress.set((round * samples.len() + index) as u64, total);
-            samples[index].push(sample(case)?);
-        }
-    }
-    Ok(samples.into_iter().map(Spread::of).collect())
-}
-
-/// Of some numbers of rows those that look at `tokens`; each once, also where there are fewer tokens.
-fn rows_of(rows: &[usize], tokens: usize) -> Vec<usize> {
-    let mut rows: Vec<usize> = rows.iter().map(|rows| *rows.min(&tokens)).collect();
-    rows.dedup();
-    rows
-}
-
 fn cases(options: &Options) -> Vec<Case> {
     let wanted = |group| options.only.is_empty() || options.only.contains(&group);
     let paths_of = |work: Work| if options.all_paths { Path::available().to_vec() } else { vec![Path::of(work)] };
@@ -252,18 +183,4 @@ fn cases(options: &Options) -> Vec<Case> {
         cases.extend(measure::elementwise(4096));
     }
     cases
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shapes_are_read() {
-        let shape: Shape = "1x20x300".parse().unwrap();
-        assert_eq!((shape.rows, shape.inputs, shape.outputs), (1, 20, 300));
-        for wrong in ["", "1x2", "1x2x3x4", "0x2x3", "1x-2x3", "axbxc", "1xx2x3", "99999999x99999999x1"] {
-            assert!(wrong.parse::<Shape>().is_err(), "{wrong}");
-        }
-    }
 }

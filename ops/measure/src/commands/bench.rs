@@ -19,7 +19,7 @@ use ragstone_models::embedder_source;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
 
-use crate::bench::{Shape, Spread, controller, realtime, tiers, ttft};
+use crate::bench::{Shape, controller, realtime, tiers, ttft};
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
@@ -331,9 +331,4 @@ fn print_tiers(report: &tiers::Report, json: bool) -> Result<()> {
         ))?;
     }
     Ok(())
-}
-
-fn milliseconds(seconds: Spread) -> String {
-    let Spread { median, least, greatest } = seconds;
-    format!("{:>9.3} ({:>9.3} .. {:>9.3})", median * 1e3, least * 1e3, greatest * 1e3)
 }

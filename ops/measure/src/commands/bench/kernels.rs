@@ -1,12 +1,13 @@
 //! `ragstone bench kernels`
 
 use ragstone_actors::models::language_model::Device;
+use ragstone_bench::cases::print_results;
+use ragstone_bench::gpu;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
 
-use super::{at_least_one, blocking, device, milliseconds, one_gpu};
-use crate::bench::kernels::gpu::{self, GpuReport};
-use crate::bench::kernels::{CaseResult, Group, Options, Report, Shape, measure};
+use super::{at_least_one, blocking, device, one_gpu};
+use crate::bench::kernels::{Group, Options, Report, Shape, measure};
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
@@ -38,10 +39,25 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     }
     let options = Options { only, shapes, tokens, all_paths, runs: at_least_one(runs)? };
     if let Device::Cuda(gpus) = device(config)? {
-        let ordinal = one_gpu(&gpus)?;
-        return print_gpu(&blocking(move || gpu::measure(ordinal, &options)).await?, json);
+        let (ordinal, options) = (one_gpu(&gpus)?, on_gpu(options)?);
+        return gpu::print(&blocking(move || gpu::measure(ordinal, &options)).await?, json);
     }
     print(&blocking(move || measure(&options)).await?, json)
+}
+
+/// The same of a GPU.
+///
+/// # Errors
+/// `InvalidInput` for what only processors have.
+fn on_gpu(options: Options) -> Result<gpu::Options> {
+    let Options { only, shapes, tokens, all_paths, runs } = options;
+    if all_paths || only.iter().any(|group| !matches!(group, Group::Linear | Group::Attention)) {
+        return Err(Error::invalid_input(
+            "on a GPU there are `--only linear` and `--only attention`, and no --all-paths",
+        ));
+    }
+    let wanted = |group| only.is_empty() || only.contains(&group);
+    Ok(gpu::Options { linear: wanted(Group::Linear), attention: wanted(Group::Attention), shapes, tokens, runs })
 }
 
 fn print(report: &Report, json: bool) -> Result<()> {
@@ -56,41 +72,4 @@ fn print(report: &Report, json: bool) -> Result<()> {
         ceilings.f32_gflops.median, ceilings.bf16_gflops.median, ceilings.int8_gops.median, ceilings.read_gbps.median
     ))?;
     print_results(&report.results)
-}
-
-fn print_gpu(report: &GpuReport, json: bool) -> Result<()> {
-    if json {
-        return output::json(report);
-    }
-    let peak = &report.peak;
-    let of = |rate: Option<f64>| rate.map_or_else(|| "unknown".to_owned(), |rate| format!("{rate:.0}"));
-    output::line(&report.gpu.to_string())?;
-    output::line(&format!(
-        "at most: {} GFLOP/s f32, {} GFLOP/s bf16, reading {} GB/s ({})\n",
-        of(peak.f32_gflops),
-        of(peak.bf16_gflops),
-        of(peak.read_gbps),
-        peak.by
-    ))?;
-    print_results(&report.results)
-}
-
-fn print_results(results: &[CaseResult]) -> Result<()> {
-    output::line(
-        "kernel            path        type  shape               ms (min .. max)             GFLOP/s    GB/s  of ceiling",
-    )?;
-    for result in results {
-        output::line(&format!(
-            "{:<17} {:<11} {:<5} {:<15} {} {:>8} {:>7.1} {:>11.2}",
-            result.kernel,
-            result.path,
-            result.precision,
-            result.shape,
-            milliseconds(result.seconds),
-            if result.gflops.median > 0.0 { format!("{:.0}", result.gflops.median) } else { "-".into() },
-            result.gbps.median,
-            result.of_ceiling,
-        ))?;
-    }
-    Ok(())
 }

@@ -1,12 +1,12 @@
 //! `ragstone bench model`
 
+use ragstone_actors::models::language_model::Device;
+use ragstone_bench::model::{Options, measure, print};
 use ragstone_models::model_source;
 use ragstone_service::config::Config;
-use ragstone_terminal::output;
 
-use super::{at_least_one, blocking, device, milliseconds};
+use super::{at_least_one, blocking, device};
 use crate::bench::Shape;
-use crate::bench::model::{Options, Report, measure};
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
@@ -45,53 +45,10 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         }
         None => None,
     };
-    let (device, load) = (device(config)?, config.settings.load_options());
-    print(&blocking(move || measure(folder.as_deref(), device, load, &options)).await?, json)
-}
-
-fn print(report: &Report, json: bool) -> Result<()> {
-    if json {
-        return output::json(report);
-    }
-    let machine = &report.machine;
-    output::line(&format!(
-        "{}, {}; weights {} ({:.0} MiB), products {}, KV {}; loaded in {:.2} s\n",
-        machine.threads(),
-        machine.gpu.as_deref().unwrap_or(&machine.path),
-        report.weights,
-        report.weight_bytes as f64 / f64::from(1 << 20),
-        report.compute,
-        report.kv_dtype,
-        report.load_seconds,
-    ))?;
-    output::line("                    ms (min .. max)                 tokens/s    GB/s")?;
-    for prefill in &report.prefill {
-        let rate = prefill.tokens_per_second.median;
-        output::line(&format!("prefill {:<6} {} {rate:>12.1}", prefill.tokens, milliseconds(prefill.seconds)))?;
-    }
-    for decode in &report.decode {
-        let (rate, gbps) = (decode.tokens_per_second.median, decode.gbps.median);
-        let seconds = milliseconds(decode.seconds);
-        output::line(&format!("decode@{:<6}  {seconds} {rate:>12.1} {gbps:>7.1}", decode.context))?;
-    }
-    for decode in &report.decode {
-        let (Some(without), Some(launches)) = (&decode.without_graphs, decode.launches_per_token) else { continue };
-        let (seconds, ratio) = (milliseconds(without.seconds), without.ratio);
-        output::line(&format!(
-            "without graphs@{:<6} {seconds}  {:.2} times as long ({:.2} .. {:.2}); launches a token: {} instead of {launches}",
-            decode.context, ratio.median, ratio.least, ratio.greatest, without.launches_per_token,
-        ))?;
-    }
-    let profiled = report.prefill.iter().map(|prefill| (format!("prefill {}", prefill.tokens), &prefill.parts));
-    let profiled =
-        profiled.chain(report.decode.iter().map(|decode| (format!("decode@{}", decode.context), &decode.parts)));
-    let profiled: Vec<_> = profiled.filter(|(_, parts)| !parts.is_empty()).collect();
-    let Some((_, first)) = profiled.first() else { return Ok(()) };
-    let names: String = first.iter().map(|part| format!("{:>13}", part.part)).collect();
-    output::line(&format!("\nshare of the time  {names}"))?;
-    for (case, parts) in profiled {
-        let shares: String = parts.iter().map(|part| format!("{:>11.1} %", part.share * 100.0)).collect();
-        output::line(&format!("{case:<18} {shares}"))?;
-    }
-    Ok(())
+    let load = config.settings.load_options();
+    let gpus = match device(config)? {
+        Device::Cuda(gpus) => Some(gpus),
+        Device::Cpu | Device::Auto => None,
+    };
+    print(&blocking(move || measure(folder.as_deref(), gpus, load, &options)).await?, json)
 }

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use ragstone_actors::models::language_model::Device;
-use ragstone_cuda::CudaModel;
+use ragstone_cuda::{CudaModel, Gpu, GpuList, usable};
 use ragstone_env::Stopwatch;
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::forward::{Forward, Places, Wanted};
@@ -12,11 +11,13 @@ use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_kernels::profile::{Part, Profile};
 use ragstone_kernels::sampling::argmax;
+use ragstone_terminal::output;
 use ragstone_terminal::progress::{Progress, Unit};
 use serde::Serialize;
 
-use super::{Machine, Shape, Spread};
 use crate::error::{Error, Result};
+use crate::predicted;
+use crate::{Machine, Shape, Spread};
 
 /// Tokens that one decode sample generates.
 const NEW_TOKENS: usize = 32;
@@ -62,6 +63,9 @@ pub struct Prefill {
     /// To the logits behind the last token.
     pub seconds: Spread,
     pub tokens_per_second: Spread,
+    /// On a single GPU: what its products take at their peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_seconds: Option<f64>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -76,6 +80,9 @@ pub struct Decode {
     pub tokens_per_second: Spread,
     /// Weights, keys and values read, by time.
     pub gbps: Spread,
+    /// On a single GPU: what reading these bytes takes at its memory's peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_seconds: Option<f64>,
     /// On a single GPU: the same without CUDA graphs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_graphs: Option<WithoutGraphs>,
@@ -113,18 +120,29 @@ struct Loaded<'a, B: Backend> {
     profile: Option<&'a Profile>,
     /// The model where it is on a GPU.
     cuda: Option<&'a CudaModel>,
+    /// That GPU, where it is a single one.
+    gpu: Option<Gpu>,
 }
 
-/// Measures the model in `folder`, or one of random weights.
-pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, options: &Options) -> Result<Report> {
+/// Measures the model in `folder`, or one of random weights; on the processor where no GPUs are named.
+///
+/// # Errors
+/// Where it cannot be loaded, and `InvalidInput` for what does not go together.
+pub fn measure(
+    folder: Option<&Path>,
+    gpus: Option<GpuList>,
+    load: LoadOptions<'_>,
+    options: &Options,
+) -> Result<Report> {
     let progress = Progress::new("loading the model", Unit::Bytes);
     let show = |done, total| progress.set(done, total);
     let load = LoadOptions { progress: Some(&show), ..load };
     let started = Stopwatch::start();
-    if let Device::Cuda(gpus) = device {
+    if let Some(gpus) = gpus {
         if options.profile {
             return Err(Error::invalid_input("--profile looks into the processor's kernels; leave it out"));
         }
+        let gpu = gpus.only().map(usable).transpose()?;
         let model = match folder {
             Some(folder) => CudaModel::load(folder, gpus, load)?,
             None => CudaModel::random(options.shape.config()?, 1, gpus, load)?,
@@ -137,6 +155,7 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
                 load_seconds: started.elapsed_s(),
                 profile: None,
                 cuda: Some(&model),
+                gpu,
                 model: &model,
             },
             options,
@@ -154,6 +173,7 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
             load_seconds: started.elapsed_s(),
             profile: Some(model.profile()),
             cuda: None,
+            gpu: None,
             model: &model,
         },
         options,
@@ -183,7 +203,9 @@ fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Repor
     let prefill = options.prefill.iter().zip(prefill).enumerate().map(|(at, (tokens, seconds))| {
         let seconds = Spread::of(seconds);
         let parts = parts(&prefill_parts, at);
-        Prefill { tokens: *tokens, parts, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
+        let predicted_seconds = loaded.gpu.as_ref().and_then(|gpu| predicted::prefill(gpu, model.config(), *tokens));
+        let tokens_per_second = seconds.rate(*tokens as f64);
+        Prefill { tokens: *tokens, parts, seconds, tokens_per_second, predicted_seconds }
     });
     let decode = options.contexts.iter().zip(decode).enumerate().map(|(at, (context, decoded))| {
         let (without_graphs, launches_per_token) = (decoded.without_graphs(), decoded.launches_per_token);
@@ -197,6 +219,7 @@ fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Repor
             seconds,
             tokens_per_second: seconds.rate(NEW_TOKENS as f64),
             gbps: seconds.rate(bytes as f64 / 1e9),
+            predicted_seconds: loaded.gpu.as_ref().and_then(|gpu| predicted::reading(gpu, bytes as f64)),
             without_graphs,
             launches_per_token,
         }
@@ -385,6 +408,57 @@ impl<'a, B: Backend> Sequence<'a, B> {
         self.model.check()?;
         Ok(logits)
     }
+}
+
+/// For people, or as JSON.
+///
+/// # Errors
+/// Where standard output cannot be written.
+pub fn print(report: &Report, json: bool) -> Result<()> {
+    if json {
+        return output::json(report);
+    }
+    let machine = &report.machine;
+    output::line(&format!(
+        "{}, {}; weights {} ({:.0} MiB), products {}, KV {}; loaded in {:.2} s\n",
+        machine.threads(),
+        machine.gpu.as_deref().unwrap_or(&machine.path),
+        report.weights,
+        report.weight_bytes as f64 / f64::from(1 << 20),
+        report.compute,
+        report.kv_dtype,
+        report.load_seconds,
+    ))?;
+    output::line("                    ms (min .. max)                 tokens/s    GB/s")?;
+    for prefill in &report.prefill {
+        let rate = prefill.tokens_per_second.median;
+        output::line(&format!("prefill {:<6} {} {rate:>12.1}", prefill.tokens, prefill.seconds.milliseconds()))?;
+    }
+    for decode in &report.decode {
+        let (rate, gbps) = (decode.tokens_per_second.median, decode.gbps.median);
+        let seconds = decode.seconds.milliseconds();
+        output::line(&format!("decode@{:<6}  {seconds} {rate:>12.1} {gbps:>7.1}", decode.context))?;
+    }
+    for decode in &report.decode {
+        let (Some(without), Some(launches)) = (&decode.without_graphs, decode.launches_per_token) else { continue };
+        let (seconds, ratio) = (without.seconds.milliseconds(), without.ratio);
+        output::line(&format!(
+            "without graphs@{:<6} {seconds}  {:.2} times as long ({:.2} .. {:.2}); launches a token: {} instead of {launches}",
+            decode.context, ratio.median, ratio.least, ratio.greatest, without.launches_per_token,
+        ))?;
+    }
+    let profiled = report.prefill.iter().map(|prefill| (format!("prefill {}", prefill.tokens), &prefill.parts));
+    let profiled =
+        profiled.chain(report.decode.iter().map(|decode| (format!("decode@{}", decode.context), &decode.parts)));
+    let profiled: Vec<_> = profiled.filter(|(_, parts)| !parts.is_empty()).collect();
+    let Some((_, first)) = profiled.first() else { return Ok(()) };
+    let names: String = first.iter().map(|part| format!("{:>13}", part.part)).collect();
+    output::line(&format!("\nshare of the time  {names}"))?;
+    for (case, parts) in profiled {
+        let shares: String = parts.iter().map(|part| format!("{:>11.1} %", part.share * 100.0)).collect();
+        output::line(&format!("{case:<18} {shares}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

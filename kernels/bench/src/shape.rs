@@ -5,7 +5,7 @@ use ragstone_kernels::config::ModelConfig;
 use crate::error::Result;
 
 /// Qwen2.5-0.5B's.
-pub(super) const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
+pub const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
     "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
     "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 32768,
     "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
@@ -37,7 +37,7 @@ pub enum Shape {
 
 impl Shape {
     /// Its `config.json`.
-    pub(super) fn json(self) -> &'static str {
+    pub fn json(self) -> &'static str {
         match self {
             Self::Qwen05b => QWEN_05B,
             Self::Qwen7b => QWEN_7B,
@@ -46,7 +46,10 @@ impl Shape {
     }
 
     /// The same, read.
-    pub(super) fn config(self) -> Result<ModelConfig> {
+    ///
+    /// # Errors
+    /// None: ours can be read.
+    pub fn config(self) -> Result<ModelConfig> {
         ModelConfig::from_json(self.json())
     }
 }

@@ -1,16 +1,17 @@
-//! The same on a GPU: products and attention in the sizes of models, beside what its data sheet promises.
+//! Products and attention on a GPU in the sizes of models, beside what its data sheet promises.
 
 use ragstone_cuda::Gpu;
 use ragstone_cuda::measure::{Case, Measured, peak_operations};
 use ragstone_kernels::dtype::KvDtype;
+use ragstone_terminal::output;
 use serde::Serialize;
 
-use super::{CaseResult, Group, Options, Shape, in_turn, rows_of, shape};
-use crate::bench::Spread;
-use crate::error::{Error, Result};
+use crate::Spread;
+use crate::cases::{CaseResult, LinearShape, in_turn, print_results, rows_of, shape};
+use crate::error::Result;
 
 /// Prefill, the chosen rows of a blend, and decode: of Qwen2.5-0.5B and of Qwen2.5-7B.
-const SHAPES: [Shape; 8] = [
+const SHAPES: [LinearShape; 8] = [
     shape(2048, 896, 4864),
     shape(2048, 4864, 896),
     shape(512, 3584, 18_944),
@@ -27,6 +28,20 @@ const HEADS: [[usize; 3]; 2] = [[14, 2, 64], [28, 4, 128]];
 const ROWS: [usize; 3] = [2048, 77, 1];
 /// Tokens that they look at.
 const TOKENS: [usize; 2] = [4096, 16_384];
+
+/// Which cases, and how often.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Linear layers.
+    pub linear: bool,
+    pub attention: bool,
+    /// Of linear layers; those of two models if empty.
+    pub shapes: Vec<LinearShape>,
+    /// That attention looks at; 4,096 and 16,384 if empty.
+    pub tokens: Vec<usize>,
+    /// Rounds; each measures every case once.
+    pub runs: usize,
+}
 
 #[derive(Debug, Clone, Serialize)]
 pub struct GpuReport {
@@ -46,12 +61,10 @@ pub struct Peak {
 }
 
 /// Measures every case on GPU `ordinal` once a round.
+///
+/// # Errors
+/// Where there is no such GPU, or its memory is too small.
 pub fn measure(ordinal: usize, options: &Options) -> Result<GpuReport> {
-    if options.all_paths || options.only.iter().any(|group| !matches!(group, Group::Linear | Group::Attention)) {
-        return Err(Error::invalid_input(
-            "on a GPU there are `--only linear` and `--only attention`, and no --all-paths",
-        ));
-    }
     let measured = Measured::start(ordinal)?;
     let mut cases = cases(&measured, options)?;
     let seconds = in_turn(options.runs, &mut cases, Case::sample)?;
@@ -85,21 +98,20 @@ fn result(case: &Case, seconds: Spread, peak: &Peak) -> CaseResult {
 }
 
 fn cases(measured: &Measured, options: &Options) -> Result<Vec<Case>> {
-    let wanted = |group| options.only.is_empty() || options.only.contains(&group);
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
     let tokens = if options.tokens.is_empty() { &TOKENS[..] } else { &options.tokens };
     let mut cases = Vec::new();
-    if wanted(Group::Linear) {
+    if options.linear {
         for dtype in [KvDtype::F32, KvDtype::Bf16] {
-            for Shape { rows, inputs, outputs } in shapes {
+            for LinearShape { rows, inputs, outputs } in shapes {
                 cases.push(measured.product(dtype, [*rows, *inputs, *outputs])?);
             }
         }
-        for Shape { rows, inputs, outputs } in shapes {
+        for LinearShape { rows, inputs, outputs } in shapes {
             cases.push(measured.product_q8([*rows, *inputs, *outputs])?);
         }
     }
-    if wanted(Group::Attention) {
+    if options.attention {
         for heads in HEADS {
             for (rows, tokens) in
                 tokens.iter().flat_map(|tokens| rows_of(&ROWS, *tokens).into_iter().map(move |rows| (rows, *tokens)))
@@ -111,4 +123,25 @@ fn cases(measured: &Measured, options: &Options) -> Result<Vec<Case>> {
         }
     }
     Ok(cases)
+}
+
+/// For people, or as JSON.
+///
+/// # Errors
+/// Where standard output cannot be written.
+pub fn print(report: &GpuReport, json: bool) -> Result<()> {
+    if json {
+        return output::json(report);
+    }
+    let peak = &report.peak;
+    let of = |rate: Option<f64>| rate.map_or_else(|| "unknown".to_owned(), |rate| format!("{rate:.0}"));
+    output::line(&report.gpu.to_string())?;
+    output::line(&format!(
+        "at most: {} GFLOP/s f32, {} GFLOP/s bf16, reading {} GB/s ({})\n",
+        of(peak.f32_gflops),
+        of(peak.bf16_gflops),
+        of(peak.read_gbps),
+        peak.by
+    ))?;
+    print_results(&report.results)
 }
