@@ -57,6 +57,8 @@ struct Sent {
     node: usize,
     standing: Standing,
     tenant: String,
+    /// The start of the question, for whoever looks at plans.
+    asked: Option<String>,
     report: ReuseReport,
 }
 
@@ -98,7 +100,8 @@ impl Pipeline {
             ttft: Ttft { total_ms, retrieve_ms, rerank_ms, compute_ms, ..Ttft::default() },
             ..ReuseReport::default()
         };
-        let sent = Arc::new(Sent { node, standing, tenant: asking.question.tenant.clone(), report });
+        let (tenant, asked) = (asking.question.tenant.clone(), asking.question.input.start());
+        let sent = Arc::new(Sent { node, standing, tenant, asked, report });
         let mut first = Some(first);
         let stream = |(index, answering)| {
             let tokens = self.pass_on(upstream, (index, answering), first.take().flatten(), sent.clone());
@@ -358,7 +361,7 @@ impl Pipeline {
         let TokenAccount { exact, computed, .. } = report.tokens;
         metrics::counter!("ragstone_prompt_tokens_total", "source" => "exact").increment(u64::from(exact));
         metrics::counter!("ragstone_prompt_tokens_total", "source" => "computed").increment(u64::from(computed));
-        let record = self.plans.remember(self.env.now_unix_ms(), &sent.tenant, &report);
+        let record = self.plans.remember(self.env.now_unix_ms(), (&*sent.tenant, sent.asked.clone()), &report);
         self.feed.publish(|| Happened::Answer(Arc::new(record)));
     }
 
