@@ -316,6 +316,39 @@ async fn whoever_waits_for_another_ingest_hears_which_and_how_far_it_is() {
     assert!(ran.stdout.contains("small: 1 file taken"), "{ran:?}");
 }
 
+/// One file with many records: the list says how far it is within it, and not only that it is the first of one.
+#[tokio::test]
+async fn within_one_large_file_an_ingest_tells_how_far_it_is() {
+    let folder = Folder::new();
+    let records: String =
+        (0..FILES).map(|number| format!("{{\"text\": \"Lantern {number} burns with a flame.\"}}\n")).collect();
+    let file = folder.write("records.jsonl", &records);
+    let service = folder.serve_with(&[], &[SLOW]).await;
+    let mut ingest = folder.ragstone(&["ingest", file.to_str().unwrap(), "--collection", "c"]);
+    let ingest = ingest.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (begun, mut last) = (Stopwatch::start(), 0);
+    let told = loop {
+        let (_, listed) = service.get("/v1/ingests").await;
+        let progress = listed["data"][0]["progress"].clone();
+        let bytes = progress["bytes_done"].as_u64().unwrap_or(0);
+        assert!(bytes >= last, "it goes back: {listed}");
+        last = bytes;
+        // Two commits: the second one tells how long the rest takes.
+        if progress["passages"].as_u64().is_some_and(|passages| passages >= 64) && progress["left_s"].is_u64() {
+            break listed["data"][0].clone();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{listed}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!((&told["files_done"], &told["files_total"]), (&json!(0), &json!(1)), "{told}");
+    let (done, total) = (&told["progress"]["bytes_done"], &told["progress"]["bytes_total"]);
+    assert_eq!(*total, records.len(), "{told}");
+    let share = done.as_u64().unwrap() as f64 / records.len() as f64;
+    assert!((0.5..=0.98).contains(&share), "{told}");
+    let ran = Ran::of(ingest.wait_with_output().unwrap()).succeeded();
+    assert!(ran.stderr.contains(" %, "), "the command line says it, too: {ran:?}");
+}
+
 /// What follows a folder does not bring back what somebody deletes.
 #[tokio::test]
 async fn a_deleted_collection_ends_who_waits_to_ingest_into_it() {
