@@ -458,7 +458,14 @@ mod tests {
         record.begin_files(["a", "b", "empty", "c"].map(str::to_owned).to_vec());
         let mut batch = Batch::default();
         for (path, documents, is_read) in [("a", 1, true), ("b", 3, true), ("empty", 0, true), ("c", 2, false)] {
-            batch.files.push(InWork { path: path.into(), documents: 0, is_read, new_bytes: None });
+            batch.files.push(InWork {
+                path: path.into(),
+                documents: 0,
+                is_read,
+                new_bytes: None,
+                stored: 0.0,
+                read: 0.0,
+            });
             for _ in 0..documents {
                 batch.push(Document::default());
             }
