@@ -5,6 +5,7 @@ pub mod events;
 pub mod grounding;
 pub mod nothing_found;
 pub(crate) mod plans;
+pub mod progress;
 pub mod read_prompt;
 mod rerank;
 

@@ -58,7 +58,10 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
     }
 
     fn failed(&self, doing: &str, path: &Path, error: std::io::Error) -> Error {
-        Error::io(&format!("{doing} the {}", self.what), path, error)
+        // Whoever asked need not know where the data folder is.
+        let folder = self.folder.file_name().unwrap_or_default();
+        let path = Path::new(folder).join(path.file_name().unwrap_or_default());
+        Error::io(&format!("{doing} the {}", self.what), &path, error)
     }
 
     fn path_of(&self, row: &[u8]) -> PathBuf {

@@ -293,7 +293,7 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
         "| linear | bf16 |",
         "| linear | q8 |",
         "pinned copy",
-        "| decode |",
+        "| decode, a token |",
         "launches a token",
     ] {
         assert!(text.contains(words), "no {words} in {text}");

@@ -122,7 +122,7 @@ async fn what_would_change_the_answer_is_refused_by_name() {
 async fn every_known_field_may_be_null() {
     let folder = Folder::new();
     let service = folder.serve(&[]).await;
-    let source = include_str!("../../actors/service/src/http/generation.rs");
+    let source = include_str!("../../actors/service/src/http/known_fields.rs");
     let lists = source.split_once("const TAKEN").and_then(|(_, rest)| rest.split_once("pub fn")).unwrap().0;
     let names = lists.split('"').skip(1).step_by(2);
     let nulls: Map<String, Value> = names.map(|name| (name.to_owned(), Value::Null)).collect();

@@ -31,13 +31,16 @@ await collection.locator("option", { hasText: "middle" }).waitFor({ state: "atta
 await chosen("");
 await collection.selectOption("middle");
 const first = await answer("What is made by Callux Motors?");
-const forget = () => page.evaluate(() => sessionStorage.removeItem("ragstone-collection"));
-await forget();
-await page.reload();
+// A conversation that is open has its own.
+const afresh = async () => {
+  await page.evaluate(() => sessionStorage.removeItem("ragstone-collection"));
+  await page.goto(`${base}/#/ask`);
+  await page.reload();
+};
+await afresh();
 await chosen("middle");
 await add("default", { one: "One word is enough." });
-await forget();
-await page.reload();
+await afresh();
 await chosen("default");
 
 // Passages have their titles where the answer names them, and the headline counts the tokens of the segments.

@@ -113,7 +113,6 @@ impl Parts {
         pipeline.restore_what_is_lost();
         let library = library(&pipeline, &corpus, &catalog, &jobs);
         let up_to_date = joined.map(|joined| joined.follow(&library, &corpus, &pipeline.env, &jobs, &pipeline.runtime));
-        let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
         let calibrator = Calibrator::new(calibration::Inner {
@@ -130,6 +129,7 @@ impl Parts {
         });
         Ok(Inner {
             api_keys: ApiKeys::open(catalog.clone(), pipeline.env.clone())?,
+            renewer: Renewer::new(corpus.clone(), catalog.clone(), jobs.clone()),
             schemas,
             pipeline,
             engine,
@@ -142,7 +142,6 @@ impl Parts {
             embedder: Embedder::new(encoder, queued, processors.clone()),
             library,
             warmer,
-            renewer,
             calibrator,
             jobs,
             processors,

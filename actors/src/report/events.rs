@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use crate::admission::jobs::JobKind;
 use crate::report::plans::PlanRecord;
-use crate::upkeep::ingests::IngestProgress;
+use crate::report::progress::IngestProgress;
 
 /// Events that a watcher may be behind.
 const KEPT: usize = 256;

@@ -5,8 +5,6 @@
 //! ([`Corpus::upsert_while`](ragstone_corpus::Corpus::upsert_while)), and a removal cancels before it takes that turn. None can be
 //! begun between the two, for which [`removing`](Ingests::removing) is held.
 
-mod progress;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -19,9 +17,9 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio_util::sync::CancellationToken;
 
-pub use self::progress::IngestProgress;
 use crate::admission::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
+pub use crate::report::progress::IngestProgress;
 
 /// A job that was begun so often, and never got further, is taken up by nobody but the user. More than the attempts that one file has, so
 /// that a few bad files in a row do not park it.

@@ -30,6 +30,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(Histogram, "ragstone_ttft_seconds", &[], "time from a question's arrival to its first token"),
     metric(Counter, "ragstone_prompt_tokens_total", &["source"], "prompt tokens by where their KV came from"),
     metric(Counter, "ragstone_reused_tokens_total", &["tier"], "prompt tokens whose stored KV was used, by the tier that it came from"),
+    metric(Counter, "ragstone_engine_requests_total", &["outcome"], "prompts that were sent to an engine elsewhere, by what became of it"),
     metric(Counter, "ragstone_generated_tokens_total", &[], "tokens generated"),
     metric(Counter, "ragstone_draft_tokens_total", &[], "drafted tokens that were verified"),
     metric(Counter, "ragstone_draft_tokens_accepted_total", &[], "drafted tokens that were right"),
