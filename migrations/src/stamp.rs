@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ragstone_env::durable::{create_folder, sync_folder};
 use ragstone_storage::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +66,7 @@ fn parse(path: &Path, text: &str) -> Result<u32> {
 pub(crate) fn write(data: &Path, format: u32) -> Result<()> {
     let (path, aside) = (path(data), data.join("FORMAT.new"));
     let write = || {
-        create_folder(data)?;
+        std::fs::create_dir_all(data)?;
         let mut file = File::create(&aside)?;
         serde_json::to_writer(&mut file, &Stamp { format })?;
         file.write_all(b"\n")?;
@@ -76,6 +75,16 @@ pub(crate) fn write(data: &Path, format: u32) -> Result<()> {
         sync_folder(data)
     };
     write().map_err(|error| Error::io("write", &path, error))
+}
+
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> std::io::Result<()> {
+    Ok(())
 }
 
 fn incompatible(message: String) -> Error {

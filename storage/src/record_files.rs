@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{Error, Result};
-use ragstone_env::durable::{create_folder, sync_folder};
 
 const SUFFIX: &str = ".json";
 /// What most file systems give a file at the least.
@@ -160,7 +159,7 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
         let (path, unfinished) = (self.path_of(row), self.unfinished(row));
         let bytes = serde_json::to_vec(record).map_err(|error| Error::internal(error.to_string()))?;
         let written = (|| {
-            create_folder(&self.folder)?;
+            std::fs::create_dir_all(&self.folder)?;
             let mut file = File::create(&unfinished)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
@@ -200,7 +199,7 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
 
     /// Waits for the disk on which files there are.
     fn sync(&self) -> std::io::Result<()> {
-        sync_folder(&self.folder)
+        File::open(&self.folder)?.sync_all()
     }
 
     fn parse(&self, path: &Path, bytes: &[u8]) -> Result<T> {

@@ -18,8 +18,6 @@ mod naming;
 mod preview;
 mod settling;
 mod taking;
-#[cfg(test)]
-mod tests;
 mod vacuum;
 mod withdrawal;
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::durable::sync_name;
 use crate::{Error, Result};
 
 /// Below the corpus: tables that belong to no collection that is there.
@@ -41,11 +40,19 @@ pub fn move_aside(path: &Path, now_unix_ms: u64) -> Result<PathBuf> {
 /// Renames, and waits for the disk.
 pub fn rename(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::rename(from, to)?;
-    sync_name(to)?;
+    sync_parent(to)?;
     if from.parent() != to.parent() {
-        sync_name(from)?;
+        sync_parent(from)?;
     }
     Ok(())
+}
+
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        // A file's name is the folder's.
+        Some(parent) if cfg!(unix) => std::fs::File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
 }
 
 /// What was moved aside in a data folder, and is still there, by name: for `doctor`.

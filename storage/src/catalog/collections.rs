@@ -1,7 +1,6 @@
 //! Which collections there are: one whose folder is gone, as after a restore that was cut short, is missed and told of.
 
-use super::Catalog;
-use super::records::Kept;
+use super::{Catalog, sled_error};
 use crate::Result;
 
 /// Before the rows of these, among the settings.
@@ -17,10 +16,11 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_collection(&self, name: &str) -> Result<()> {
-        if self.settings.contains_key(key(name)) {
+        if self.settings.contains_key(key(name)).map_err(sled_error)? {
             return Ok(());
         }
-        self.put(Kept::Settings, key(name).as_bytes(), Vec::new())
+        self.settings.insert(key(name), &[]).map_err(sled_error)?;
+        self.flush()
     }
 
     /// Notes that a collection is about to go; durable on return.
@@ -28,7 +28,10 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn forget_collection(&self, name: &str) -> Result<()> {
-        self.remove(Kept::Settings, key(name).as_bytes()).map(drop)
+        match self.settings.remove(key(name)).map_err(sled_error)? {
+            Some(_) => self.flush(),
+            None => Ok(()),
+        }
     }
 
     /// Those that were noted, in the order of their names.
@@ -36,8 +39,10 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn noted_collections(&self) -> Result<Vec<String>> {
-        let name = |key: &[u8]| String::from_utf8(key[PREFIX.len()..].into()).ok();
-        Ok(self.settings.with_prefix(PREFIX).iter().filter_map(|(key, _)| name(key)).collect())
+        let name =
+            |key: &[u8]| key.strip_prefix(PREFIX.as_bytes()).and_then(|name| String::from_utf8(name.into()).ok());
+        let keys = self.settings.scan_prefix(PREFIX).keys();
+        keys.filter_map(|key| key.map(|key| name(&key)).map_err(sled_error).transpose()).collect()
     }
 }
 

@@ -31,7 +31,8 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn object_removals(&self) -> Result<HashSet<(Fingerprint, EntryId)>> {
-        Ok(self.object_removals.all().iter().filter_map(|(row, _)| from_row(row)).collect())
+        let rows = self.object_removals.iter().keys();
+        rows.filter_map(|row| row.map(|row| from_row(&row)).map_err(sled_error).transpose()).collect()
     }
 
     /// Forgets what was removed. Not synced: what is removed twice is removed.

@@ -1,4 +1,0 @@
-//! Corpus, journals and KV together.
-
-mod damage;
-mod power_cuts;
