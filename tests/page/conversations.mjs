@@ -124,7 +124,7 @@ async function first() {
   assert.equal(open(), id);
   await page.reload();
   await shown("Who is the founder").locator(".citations li").first().waitFor();
-  await shown("What does Jovin").getByText("Not finished").waitFor();
+  await shown("What does Jovin").waitFor();
   await shown("Who is the founder").getByText("The prompt's plan").click();
   await shown("Who is the founder").getByText("First token after").waitFor();
   for (const width of [400, 1280]) {
