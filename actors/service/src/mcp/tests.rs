@@ -123,7 +123,7 @@ async fn the_status_leaves_out_what_its_caller_may_not_see() {
     let result = run(&script, "status", json!({})).await.unwrap();
     let shown = text(&result);
     assert!(
-        shown.contains("- notes: 2 documents, 3 passages") && shown.contains("disk: 1 entries, 1.0 MiB"),
+        shown.contains("- notes: 2 documents, 3 passages") && shown.contains("disk: 1 entry, 1.0 MiB"),
         "{shown}"
     );
     assert_eq!(result.structured_content.unwrap()["tiers"].as_array().unwrap().len(), 3, "no bucket");
