@@ -122,10 +122,7 @@ async fn the_status_leaves_out_what_its_caller_may_not_see() {
     let script = Script::new(&[collections.clone(), (200, store)]);
     let result = run(&script, "status", json!({})).await.unwrap();
     let shown = text(&result);
-    assert!(
-        shown.contains("- notes: 2 documents, 3 passages") && shown.contains("disk: 1 entry, 1.0 MiB"),
-        "{shown}"
-    );
+    assert!(shown.contains("- notes: 2 documents, 3 passages") && shown.contains("disk: 1 entry, 1.0 MiB"), "{shown}");
     assert_eq!(result.structured_content.unwrap()["tiers"].as_array().unwrap().len(), 3, "no bucket");
     let refused = json!({ "error": { "message": "not for you", "code": "forbidden" } });
     let script = Script::new(&[collections, (403, refused.clone())]);
