@@ -309,7 +309,7 @@ impl Pipeline {
         begun
     }
 
-    /// Passes on what the engine says, until it ends or nobody reads; the first answer is the one that is accounted for.
+    /// Passes on what the engine says, until it ends or nobody reads; the first of several answers is the one that is accounted for.
     fn pass_on(
         &self,
         upstream: &Arc<Upstream>,
