@@ -219,17 +219,13 @@ impl Pipeline {
             citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.
             prompt_tokens: prefilled.prompt_tokens as u32,
-            report: report.clone(),
             note: ending::note(question, nothing_found),
-            coming: Coming::Here(tokens),
             drafts,
             prompt: prompt.clone(),
             stop: self.stop_texts(question),
             ends_at_repeat: self.ends_at_repeat(question),
             show_control: question.sampling.show_control,
-            deadline,
-            admission: admission.clone(),
-            meter: asking.meter.clone(),
+            ..asking.opened(Coming::Here(tokens), report.clone(), &admission)
         };
         let stream = |output| AnswerStream::new(opened(output), self.assembler.tokenizer().clone());
         Ok(prefilled.sequence.outputs.into_iter().map(stream).collect())

@@ -15,7 +15,7 @@ use super::fields::{Fields, is_nothing};
 use super::format::Format;
 use super::identity::Visitor;
 pub use super::known_fields::is_known;
-use super::known_fields::{HINTS, PASSED_ON, REFUSED};
+use super::known_fields::{HINTS, PASSED_ON, PASSED_ON_IN_CHATS, REFUSED};
 use super::unsaid::Defaults;
 pub use crate::api::chat::Extension;
 use crate::api::chat::{LogitBias, StreamOptions};
@@ -152,7 +152,7 @@ impl Generation {
     pub fn take(fields: &mut Fields, state: &State, default_max_tokens: usize) -> Result<Self> {
         let limit = Duration::from_secs(state.settings.deadline_s);
         let model = state.loaded().map(|opened| opened.ragstone.generation_defaults()).unwrap_or_default();
-        let said = state.settings.upstream().is_set().then(|| Arc::new(fields.said(PASSED_ON)));
+        let said = state.settings.upstream().is_set().then(|| Arc::new(fields.said(&[PASSED_ON, PASSED_ON_IN_CHATS].concat())));
         Ok(Self { said, ..Self::take_within(limit, fields, &state.env, default_max_tokens, &model)? })
     }
 
@@ -384,7 +384,7 @@ pub fn text_of(content: Value, param: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::known_fields::TAKEN;
+    use super::super::known_fields::TAKEN_HERE;
     use super::*;
     use crate::api::chat::Unsaid;
 
@@ -475,7 +475,7 @@ mod tests {
         ] {
             let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();
             let mut described: Vec<&str> = described.keys().map(String::as_str).collect();
-            let taken = TAKEN.iter().filter(|name| !UNSAID.contains(name));
+            let taken = TAKEN_HERE.iter().chain(PASSED_ON).filter(|name| !UNSAID.contains(name));
             let mut taken: Vec<&str> = taken.chain(own).copied().collect();
             described.sort_unstable();
             taken.sort_unstable();

@@ -1,44 +1,20 @@
 //! The fields that chat and plain completions have in common, by name.
 
-/// What both endpoints take.
-pub const TAKEN: &[&str] = &[
+/// What both endpoints take for the service itself.
+pub const TAKEN_HERE: &[&str] = &[
     "model",
     "ragstone",
     "stream",
     "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "skip_special_tokens",
-    "seed",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
     "speculative.n_max",
     "n",
     "best_of",
     "use_beam_search",
     "length_penalty",
     "early_stopping",
-    "tool_choice",
     "function_call",
     "modalities",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
     "tools",
-    "parallel_tool_calls",
     "web_search_options",
     "moderation",
     "add_generation_prompt",
@@ -46,7 +22,7 @@ pub const TAKEN: &[&str] = &[
     "prompt_logprobs",
 ];
 
-/// What an engine elsewhere is told as it was written.
+/// What both endpoints take for whoever computes the answer; an engine elsewhere is told it as it was written.
 pub const PASSED_ON: &[&str] = &[
     "max_tokens",
     "max_completion_tokens",
@@ -72,11 +48,10 @@ pub const PASSED_ON: &[&str] = &[
     "guided_regex",
     "guided_choice",
     "guided_grammar",
-    "logprobs",
-    "top_logprobs",
-    "chat_template_kwargs",
-    "reasoning_effort",
 ];
+
+/// What the chat alone takes, and passes on as well.
+pub const PASSED_ON_IN_CHATS: &[&str] = &["logprobs", "top_logprobs", "chat_template_kwargs", "reasoning_effort"];
 
 /// Bookkeeping and hints: without effect on the answer.
 pub const HINTS: &[&str] = &[
@@ -96,5 +71,5 @@ pub const REFUSED: &[&str] =
 
 /// Whether both endpoints know a field, or the one whose `own` fields these are. Others are ignored, and named in a header.
 pub fn is_known(name: &str, own: &[&str]) -> bool {
-    [TAKEN, HINTS, REFUSED, own].iter().any(|names| names.contains(&name))
+    [TAKEN_HERE, PASSED_ON, HINTS, REFUSED, own].iter().any(|names| names.contains(&name))
 }

@@ -33,21 +33,7 @@ impl Pipeline {
         let said = |_| {
             // Nobody decodes.
             let (_, tokens) = mpsc::channel(1);
-            let opened = Opened {
-                citations: Vec::new(),
-                prompt_tokens: 0,
-                report: report.clone(),
-                coming: Coming::Here(tokens),
-                drafts: Arc::default(),
-                prompt: None,
-                note: None,
-                stop: Vec::new(),
-                ends_at_repeat: false,
-                show_control: false,
-                deadline: asking.deadline,
-                admission: admission.clone(),
-                meter: asking.meter.clone(),
-            };
+            let opened = asking.opened(Coming::Here(tokens), report.clone(), admission);
             AnswerStream::said(opened, text.to_owned(), self.assembler.tokenizer().clone())
         };
         (0..asking.question.answers).map(said).collect()
@@ -56,6 +42,27 @@ impl Pipeline {
     /// What has a form of its own may repeat itself.
     pub(super) fn ends_at_repeat(&self, question: &Question) -> bool {
         question.ends_at_repeat && self.manner.circles && question.sampling.grammar.is_none()
+    }
+}
+
+impl Asking {
+    /// An answer whose text is all that comes: nothing is cited, cut off or wanted back.
+    pub(super) fn opened(&self, coming: Coming, report: ReuseReport, admission: &Arc<Place>) -> Opened {
+        Opened {
+            coming,
+            report,
+            deadline: self.deadline,
+            admission: admission.clone(),
+            meter: self.meter.clone(),
+            citations: Vec::new(),
+            prompt_tokens: 0,
+            drafts: Arc::default(),
+            prompt: None,
+            note: None,
+            stop: Vec::new(),
+            ends_at_repeat: false,
+            show_control: false,
+        }
     }
 }
 

@@ -141,19 +141,10 @@ impl Pipeline {
         let output = prefilled.sequence.outputs.pop();
         let (tokens, drafts) = output.ok_or_else(|| Error::new(ErrorKind::Internal, "a round has no answer"))?;
         let opened = Opened {
-            citations: Vec::new(),
             prompt_tokens: prefilled.prompt_tokens as u32,
-            report: report_of_prompt,
-            coming: Coming::Here(tokens),
             drafts,
-            prompt: None,
-            note: None,
             stop: asked.question.sampling.stop.clone(),
-            ends_at_repeat: false,
-            show_control: false,
-            deadline: asked.deadline,
-            admission: admission.clone(),
-            meter: asked.meter.clone(),
+            ..asked.opened(Coming::Here(tokens), report_of_prompt, admission)
         };
         let said = sentence(AnswerStream::new(opened, self.assembler.tokenizer().clone())).await?;
         let (query, new) = (std::mem::take(&mut searched.query), std::mem::take(&mut searched.new));

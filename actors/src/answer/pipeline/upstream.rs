@@ -62,6 +62,18 @@ struct Sent {
     report: ReuseReport,
 }
 
+impl Sent {
+    /// Notes what the engine has now, and, where it said so, what was there before and what the rest took.
+    fn remember(&self, upstream: &Upstream, usage: Option<UpstreamUsage>) {
+        let cached = usage.and_then(|usage| usage.cached_tokens);
+        let mut prefixes = upstream.nodes()[self.node].prefixes();
+        prefixes.sent(&self.standing.keys, self.standing.expected, cached);
+        if let Some(usage) = usage {
+            prefixes.took(self.report.ttft.compute_ms, usage.prompt_tokens.saturating_sub(cached.unwrap_or(0)));
+        }
+    }
+}
+
 impl Pipeline {
     /// Answers `question` by `upstream`, as often as it wants. Returns when its first token is there.
     pub(super) async fn answer_upstream(
@@ -105,7 +117,12 @@ impl Pipeline {
         let mut first = Some(first);
         let stream = |(index, answering)| {
             let tokens = self.pass_on(upstream, (index, answering), first.take().flatten(), sent.clone());
-            let opened = self.opened(&asking, &found, (sent.report.clone(), tokens), &admission);
+            // The engine counts the prompt's tokens at the end, ends what is to end, and has control tokens of its own.
+            let opened = Opened {
+                citations: found.passages.iter().map(|passage| passage.citation.clone()).collect(),
+                note: ending::note(&asking.question, found.nothing_found),
+                ..asking.opened(Coming::Elsewhere(tokens), sent.report.clone(), &admission)
+            };
             AnswerStream::new(opened, self.assembler.tokenizer().clone())
         };
         Ok(answers.into_iter().enumerate().map(stream).collect())
@@ -189,7 +206,8 @@ impl Pipeline {
     /// Has the engine that is predicted to begin first begin, or, where that does not answer, the next one.
     async fn begin(&self, upstream: &Upstream, asking: &Asking, passages: &[Passage]) -> Result<Begun> {
         let question = &asking.question;
-        let (texts, may_move) = self.texts(upstream, question, passages);
+        let written: Vec<String> = passages.iter().map(|passage| self.written(passage)).collect();
+        let (texts, may_move) = self.texts(upstream, question, &written);
         let nodes = upstream.nodes();
         let mut standings: Vec<Option<Standing>> =
             nodes.iter().map(|node| Some(texts.stand(&node.prefixes(), may_move))).collect();
@@ -203,10 +221,11 @@ impl Pipeline {
         let mut failed = None;
         for index in in_order(&looks, prompt_ms, upstream.turn()) {
             let Some(standing) = standings[index].take() else { continue };
-            let mut passages = passages.to_vec();
+            let (mut passages, mut written) = (passages.to_vec(), written.clone());
             let free = passages.len() - standing.order.len();
             permute(&mut passages[free..], &standing.order);
-            let prompt = self.prompt_upstream(question, &passages)?;
+            permute(&mut written[free..], &standing.order);
+            let prompt = self.prompt_upstream(question, &written)?;
             asking.meter.prompt(likely_tokens(prompt.bytes()));
             let engine = tracing::info_span!("engine", number = index as i64 + 1);
             let sending = Stopwatch::start();
@@ -229,8 +248,8 @@ impl Pipeline {
         Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Internal, "there is no engine")))
     }
 
-    /// A question's prompt as texts, and whether its passages may change places.
-    fn texts(&self, upstream: &Upstream, question: &Question, passages: &[Passage]) -> (Texts, bool) {
+    /// A question's prompt as texts over the `written` passages, and whether these may change places.
+    fn texts(&self, upstream: &Upstream, question: &Question, written: &[String]) -> (Texts, bool) {
         let (model, salt) = (upstream.served().id.as_str(), question.tenant.as_str());
         let Input::Chat { messages, tools, context, .. } = &question.input else {
             let text = match &question.input {
@@ -243,10 +262,9 @@ impl Pipeline {
         let said = |message: &ragstone_kernels::chat::ChatMessage| format!("{}\n{}", message.role, message.content);
         let tools = serde_json::Value::from(tools.clone());
         let before = messages[..leading].iter().map(said).chain([tools.to_string()]).collect::<Vec<_>>().concat();
-        let written: Vec<String> = passages.iter().map(|passage| self.written(passage)).collect();
         let turns: Vec<String> = messages[leading..].iter().map(said).collect();
         let given = context.as_ref().map_or(0, |context| context.documents.len());
-        let texts = Texts::new(model, salt, &before, &written, free(question, given), &turns);
+        let texts = Texts::new(model, salt, &before, written, free(question, given), &turns);
         let may_move = context.as_ref().and_then(|context| context.arrange).unwrap_or(self.settings.arrange);
         let texts = match may_move {
             true => texts.with_uses(|fingerprint, salt, segments| {
@@ -262,11 +280,10 @@ impl Pipeline {
         self.settings.prompt.render_passage(&passage.citation.title, &passage.citation.text)
     }
 
-    fn prompt_upstream(&self, question: &Question, passages: &[Passage]) -> Result<Prompt> {
+    fn prompt_upstream(&self, question: &Question, written: &[String]) -> Result<Prompt> {
         Ok(match &question.input {
             Input::Chat { messages, tools, context, .. } => {
-                let written: Vec<String> = passages.iter().map(|passage| self.written(passage)).collect();
-                let passages = context.as_ref().map(|_: &Context| &written[..]);
+                let passages = context.as_ref().map(|_: &Context| written);
                 Prompt::of_chat(messages, tools, passages, &self.settings.prompt)
             }
             Input::Text(text) => Prompt::Text(text.as_str().into()),
@@ -320,19 +337,21 @@ impl Pipeline {
         let (sender, parts) = mpsc::channel(AHEAD);
         let (upstream, me) = (upstream.clone(), self.me.clone());
         let pump = async move {
-            let (mut next, mut usage) = (first.map(Ok), None);
+            let (mut next, mut usage, mut ended) = (first.map(Ok), None, false);
             loop {
                 let heard = match next.take() {
                     Some(heard) => Some(heard),
                     None => tokio::select! {
                         heard = answering.next() => heard,
-                        () = sender.closed() => return,
+                        () = sender.closed() => None,
                     },
                 };
-                let Some(heard) = heard else { return };
+                let Some(heard) = heard else { break };
                 match &heard {
                     Ok(Heard::Usage(said)) => usage = Some(*said),
+                    Err(_) => ended = true,
                     Ok(Heard::End(_)) => {
+                        ended = true;
                         if let Some(pipeline) = me.upgrade().filter(|_| index == 0) {
                             pipeline.ended(&upstream, &sent, usage);
                         }
@@ -340,8 +359,12 @@ impl Pipeline {
                     _ => {}
                 }
                 if sender.send(heard).await.is_err() {
-                    return;
+                    break;
                 }
+            }
+            // Nobody waits for the rest. The engine has read the prompt all the same: it began to answer.
+            if !ended && index == 0 {
+                sent.remember(&upstream, None);
             }
         };
         self.runtime.spawn(pump.in_current_span());
@@ -350,45 +373,13 @@ impl Pipeline {
 
     /// An answer ended: what it took is remembered, and what the engine has now.
     fn ended(&self, upstream: &Upstream, sent: &Sent, usage: Option<UpstreamUsage>) {
-        let cached = usage.and_then(|usage| usage.cached_tokens);
-        let mut prefixes = upstream.nodes()[sent.node].prefixes();
-        prefixes.sent(&sent.standing.keys, sent.standing.expected, cached);
-        if let Some(usage) = usage {
-            prefixes.took(sent.report.ttft.compute_ms, usage.prompt_tokens - cached.unwrap_or(0));
-        }
-        drop(prefixes);
+        sent.remember(upstream, usage);
         let report = sent.report.clone().with_usage(usage.unwrap_or_default());
         let TokenAccount { exact, computed, .. } = report.tokens;
         metrics::counter!("ragstone_prompt_tokens_total", "source" => "exact").increment(u64::from(exact));
         metrics::counter!("ragstone_prompt_tokens_total", "source" => "computed").increment(u64::from(computed));
         let record = self.plans.remember(self.env.now_unix_ms(), (&*sent.tenant, sent.asked.clone()), &report);
         self.feed.publish(|| Happened::Answer(Arc::new(record)));
-    }
-
-    fn opened(
-        &self,
-        asking: &Asking,
-        found: &Found,
-        (report, parts): (ReuseReport, mpsc::Receiver<Result<Heard>>),
-        admission: &Arc<Place>,
-    ) -> Opened {
-        Opened {
-            citations: found.passages.iter().map(|passage| passage.citation.clone()).collect(),
-            // The engine says it at the end.
-            prompt_tokens: 0,
-            report,
-            note: ending::note(&asking.question, found.nothing_found),
-            coming: Coming::Elsewhere(parts),
-            drafts: Arc::default(),
-            prompt: None,
-            // It ends by itself what is to end, and has its own control tokens.
-            stop: Vec::new(),
-            ends_at_repeat: false,
-            show_control: false,
-            deadline: asking.deadline,
-            admission: admission.clone(),
-            meter: asking.meter.clone(),
-        }
     }
 }
 
