@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::aligned::SharedMut;
 use crate::error::{Error, Result};
 use crate::linear::{Activations, Format, Input, Linear, Output, Precision, Weights};
-use crate::simd::{self, Path, Paths, Work};
+use crate::simd::{self, Path, Paths};
 use crate::weights::{Checkpoint, Tensor};
 use attend::AttendBf16;
 use kernels::{AddNorm, Attend, Gelu};
@@ -142,7 +142,7 @@ impl Config {
 /// What embeddings are computed in: bf16 where these kernels multiply it faster than f32. Vectors of both are compared with each other
 /// (docs/decisions/0119-embeddings-in-bf16.md).
 pub(crate) fn fastest(kernels: &Paths) -> Precision {
-    if kernels.of(Work::Bf16Products).has_bf16_products() { Precision::Bf16 } else { Precision::F32 }
+    if kernels.compute_bf16() { Precision::Bf16 } else { Precision::F32 }
 }
 
 /// The weights.

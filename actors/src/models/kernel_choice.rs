@@ -30,7 +30,7 @@ pub fn choose(catalog: Option<&Catalog>) -> Result<()> {
         }
     };
     if let Err(error) = paths.choose() {
-        // Somebody else of this process computed meanwhile.
+        // Somebody else of this process chose meanwhile.
         tracing::debug!(%error, "the kernels stay as they are");
     }
     Ok(())

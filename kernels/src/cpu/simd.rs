@@ -84,7 +84,7 @@ impl Path {
     /// Makes every later computation of this process take this path.
     ///
     /// # Errors
-    /// `InvalidInput` if this machine cannot run it, or another path has computed something already.
+    /// `InvalidInput` if this machine cannot run it, or another path was chosen already.
     pub fn force(self) -> Result<()> {
         Paths::all(self).choose()
     }

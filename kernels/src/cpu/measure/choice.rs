@@ -115,7 +115,9 @@ mod tests {
 
     #[test]
     fn a_machine_runs_what_was_chosen_for_it() {
+        let before = Paths::chosen();
         assert!(fastest_paths().can_run());
+        assert_eq!(Paths::chosen(), before, "measuring takes nothing into use");
         let tried = candidates(Path::available());
         for work in Work::MEASURED {
             let cases = cases(work, &tried);

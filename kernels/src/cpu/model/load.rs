@@ -117,11 +117,10 @@ pub(super) fn arithmetic(config: &ModelConfig, options: &LoadOptions<'_>) -> Ari
         WeightFormat::F32 => false,
         WeightFormat::Bf16 | WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Native => true,
     };
-    let compute =
-        options.compute.unwrap_or(match is_bf16 && simd::Path::of(simd::Work::Bf16Products).has_bf16_products() {
-            true => ComputeDtype::Bf16,
-            false => ComputeDtype::F32,
-        });
+    let compute = options.compute.unwrap_or(match is_bf16 && simd::Paths::in_use().compute_bf16() {
+        true => ComputeDtype::Bf16,
+        false => ComputeDtype::F32,
+    });
     Arithmetic { weights, compute }
 }
 

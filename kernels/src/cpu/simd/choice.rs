@@ -62,12 +62,12 @@ impl Paths {
         Self::all(Path::available()[0])
     }
 
-    /// Those in use from now on.
+    /// Those in use: until some are chosen, this machine's first. Asking chooses none, as measuring computes, too.
     pub fn in_use() -> Self {
-        *CHOSEN.get_or_init(Self::ranked)
+        Self::chosen().unwrap_or_else(Self::ranked)
     }
 
-    /// Those in use so far; `None` before anything is computed or chosen.
+    /// Those that were chosen.
     pub fn chosen() -> Option<Self> {
         CHOSEN.get().copied()
     }
@@ -82,6 +82,12 @@ impl Paths {
             Work::Bf16Attention => self.bf16_attention,
             Work::Elementwise => self.elementwise,
         }
+    }
+
+    /// Whether these compute in bf16 what loses nothing by it. That decides whose KV is whose, so that it is never a matter of what was measured,
+    /// which differs from one time to the next, but of what the machine has, or what was [forced](Path::force).
+    pub fn compute_bf16(&self) -> bool {
+        self.elementwise.has_bf16_products()
     }
 
     /// These, with another path for a kind of work.
@@ -107,7 +113,7 @@ impl Paths {
     /// Makes every later computation of this process take these.
     ///
     /// # Errors
-    /// `InvalidInput` if this machine cannot run them, or others have computed something already.
+    /// `InvalidInput` if this machine cannot run them, or others were chosen already.
     pub fn choose(self) -> Result<()> {
         if !self.can_run() {
             let names: Vec<_> = Path::available().iter().map(|path| path.name()).collect();
@@ -161,13 +167,17 @@ mod tests {
         assert_eq!(Paths::all(Path::Avx2).to_string(), "avx2");
         let mixed = Paths::all(Path::Amx).with(Work::Bf16Attention, Path::Avx512);
         assert_eq!(mixed.to_string(), "amx, attention of bf16 by avx512");
+        // Whatever was measured to be the fastest.
+        let slow =
+            Work::MEASURED.into_iter().fold(Paths::all(Path::Avx512Bf16), |paths, work| paths.with(work, Path::Avx512));
+        assert!(slow.compute_bf16() && !Paths::all(Path::Avx512).compute_bf16());
     }
 
     #[test]
     fn a_process_keeps_what_it_chose() {
         let in_use = Paths::in_use();
-        assert_eq!(Paths::chosen(), Some(in_use));
         in_use.choose().unwrap();
+        assert_eq!(Paths::chosen(), Some(in_use));
         for path in Path::available().iter().filter(|path| Paths::all(**path) != in_use) {
             let error = path.force().unwrap_err().to_string();
             assert!(error.contains("kernels are in use already"), "{error}");
