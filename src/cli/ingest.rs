@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_documents::{check_given, shown};
+use ragstone_documents::{RecordFields, check_given, shown};
 use ragstone_env::Stopwatch;
 use ragstone_service::access::{self, interrupted};
 use ragstone_service::api::collections::Ingest;
@@ -20,7 +20,6 @@ use ragstone_service::watch::Watch;
 use ragstone_terminal::output;
 use ragstone_terminal::progress::{Progress, Unit, beside_bars};
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use self::told::{Alone, NotTakenFiles, name_not_taken};
 use crate::cli::metadata;
@@ -35,7 +34,7 @@ const MOST_NAMED: usize = 1000;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files and folders: text in any encoding, Markdown, HTML, source code, JSON and JSON lines, CSV, PDF, Word (.docx), PowerPoint
+    /// Files and folders: text in any encoding, Markdown, HTML, source code, JSON and JSON lines, CSV, Parquet and Arrow, PDF, Word (.docx), PowerPoint
     /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); what is already there unchanged is left alone
     #[arg(required_unless_present_any = ["list", "cancel"], value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -45,6 +44,15 @@ pub struct Args {
     /// Note this with every document, for filters: KEY=VALUE; the same KEY again makes a list
     #[arg(long, value_name = "KEY=VALUE", value_parser = metadata::entry)]
     metadata: Vec<(String, String)>,
+    /// The field that is the text of records, of JSON, CSV, Parquet and Arrow files; several times: one below the other. A.B is the field B within A
+    #[arg(long, value_name = "FIELD")]
+    text_field: Vec<String>,
+    /// The field that is their title
+    #[arg(long, value_name = "FIELD")]
+    title_field: Option<String>,
+    /// The field that is their id
+    #[arg(long, value_name = "FIELD")]
+    id_field: Option<String>,
     /// Remove documents, and their KV, of files that were in these folders and are gone
     #[arg(long)]
     prune: bool,
@@ -52,10 +60,10 @@ pub struct Args {
     #[arg(long)]
     watch: bool,
     /// List the ingests that are not finished
-    #[arg(long, conflicts_with_all = ["paths", "prune", "watch", "cancel", "metadata"])]
+    #[arg(long, conflicts_with_all = ["paths", "prune", "watch", "cancel", "metadata", "text_field", "title_field", "id_field"])]
     list: bool,
     /// End an unfinished ingest for good; what it stored stays
-    #[arg(long, value_name = "INGEST", conflicts_with_all = ["paths", "prune", "watch", "metadata"])]
+    #[arg(long, value_name = "INGEST", conflicts_with_all = ["paths", "prune", "watch", "metadata", "text_field", "title_field", "id_field"])]
     cancel: Option<u64>,
     /// Print one JSON object; with --watch, one for each change
     #[arg(long)]
@@ -96,17 +104,20 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
     let metadata = metadata::entries(&args.metadata);
     check_given(&metadata)?;
+    let fields =
+        RecordFields { text: args.text_field.clone(), title: args.title_field.clone(), id: args.id_field.clone() };
+    fields.check()?;
+    let wanted = Ingest { paths, prune: args.prune, only: None, metadata, fields };
     if args.watch {
-        return follow(config, &args, paths, metadata).await;
+        return follow(config, &args, wanted).await;
     }
-    let wanted = Ingest { paths, prune: args.prune, only: None, metadata };
     name_not_taken(&ingest(config, &args, &wanted).await?)
 }
 
 /// Ingests, and then whatever changes, until somebody ends it.
-async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>, metadata: Map<String, Value>) -> Result<()> {
-    let mut watch = Watch::begin(paths.clone())?;
-    let mut wanted = Ingest { paths, prune: true, only: None, metadata };
+async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> {
+    wanted.prune = true;
+    let mut watch = Watch::begin(wanted.paths.clone())?;
     report(ingest(config, args, &wanted).await?);
     beside_bars(|| eprintln!("watching; Ctrl-C ends it"));
     let mut last_failure = String::new();

@@ -31,7 +31,7 @@ use sled::Tree;
 pub use self::api_keys::{ApiKeyRecord, Role};
 pub use self::embedders::EmbedderRecord;
 use self::flushing::Flushing;
-pub use self::ingests::{FileAttempt, IngestJob};
+pub use self::ingests::{FileAttempt, IngestJob, IngestOptions};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
 pub use self::quotas::{Quota, QuotaName, QuotaRecord};
 use self::records::{Kept, Records, Row};

@@ -12,6 +12,7 @@ mod conversations;
 mod costs;
 mod cuda;
 mod damage;
+mod data_sets;
 mod default_model;
 mod doctor;
 mod engine;

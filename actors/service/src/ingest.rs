@@ -23,10 +23,9 @@ use ragstone_actors::upkeep::library::Library;
 use ragstone_corpus::UpsertReport;
 use ragstone_env::Env;
 use ragstone_kernels::memory::{self, Work};
-use ragstone_storage::catalog::IngestJob;
+use ragstone_storage::catalog::{IngestJob, IngestOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use self::run::{Run, listed};
@@ -168,13 +167,8 @@ impl Ingestor {
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
     /// parked; whether it is a new one.
-    pub async fn begin(
-        &self,
-        collection: &str,
-        paths: Vec<PathBuf>,
-        (prune, metadata): (bool, Map<String, Value>),
-    ) -> Result<(Begun, bool)> {
-        self.ingests.begin(collection, paths, (prune, metadata), self.env.now_unix_ms()).await
+    pub async fn begin(&self, collection: &str, paths: Vec<PathBuf>, options: IngestOptions) -> Result<(Begun, bool)> {
+        self.ingests.begin(collection, paths, options, self.env.now_unix_ms()).await
     }
 
     /// Cancels a job, where `is_meant` says so of its collection: it ends within one batch, what it stored stays, and no start takes it up.

@@ -10,10 +10,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use ragstone_env::lock::locked;
-use ragstone_storage::catalog::{Catalog, IngestJob};
+use ragstone_storage::catalog::{Catalog, IngestJob, IngestOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio_util::sync::CancellationToken;
 
@@ -174,7 +173,7 @@ impl Ingests {
         Self(Arc::new(Inner { catalog, begun, at_work, failed, gates }))
     }
 
-    /// Journals a job. One with the same collection, paths and metadata that was not finished is taken up instead, also where it was
+    /// Journals a job. One with the same collection, paths and options that was not finished is taken up instead, also where it was
     /// parked; whether it is a new one. Waits while something is removed.
     ///
     /// # Errors
@@ -183,16 +182,15 @@ impl Ingests {
         &self,
         collection: &str,
         paths: Vec<PathBuf>,
-        (prune, metadata): (bool, Map<String, Value>),
+        options: IngestOptions,
         now_unix_ms: u64,
     ) -> Result<(Begun, bool)> {
         let _gate = self.at_the_gate(collection).await;
         let (me, collection) = (self.clone(), collection.to_owned());
         blocking(move || {
             let (mut begun, catalog) = (me.begun(), &me.0.catalog);
-            let is_same = |job: &IngestJob| {
-                job.collection == collection && job.paths == paths && job.prune == prune && job.metadata == metadata
-            };
+            let is_same =
+                |job: &IngestJob| job.collection == collection && job.paths == paths && job.options == options;
             let (job, is_new) = match catalog.unfinished_jobs()?.into_iter().find(is_same) {
                 Some(job) if is_parked(&job) => {
                     let job = IngestJob { starts: 0, ..job };
@@ -200,7 +198,7 @@ impl Ingests {
                     (job, false)
                 }
                 Some(job) => (job, false),
-                None => (catalog.add_job_with(&collection, &paths, (prune, metadata), now_unix_ms)?, true),
+                None => (catalog.add_job_with(&collection, &paths, options, now_unix_ms)?, true),
             };
             Ok((known(&mut begun, job), is_new))
         })
@@ -296,13 +294,10 @@ impl Ingests {
             if begun.cancelled.is_cancelled() {
                 return Err(cancelled(begun.cancelled_by()));
             }
-            let IngestJob { id, collection, paths, prune, metadata, .. } = &begun.job;
+            let IngestJob { id, collection, paths, options, .. } = &begun.job;
             match catalog.job(*id)? {
                 Some(job) => Ok(Begun { job, ..begun }),
-                None => {
-                    let wanted = (*prune, metadata.clone());
-                    Ok(known(&mut others, catalog.add_job_with(collection, paths, wanted, now_unix_ms)?))
-                }
+                None => Ok(known(&mut others, catalog.add_job_with(collection, paths, options.clone(), now_unix_ms)?)),
             }
         })
         .await
@@ -455,7 +450,7 @@ mod tests {
     }
 
     async fn begin(ingests: &Ingests, collection: &str, path: &str) -> Begun {
-        ingests.begin(collection, vec![path.into()], (false, Map::new()), 0).await.unwrap().0
+        ingests.begin(collection, vec![path.into()], IngestOptions::default(), 0).await.unwrap().0
     }
 
     async fn left(ingests: &Ingests) -> Vec<u64> {

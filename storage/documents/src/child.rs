@@ -3,7 +3,7 @@
 //! this process and costs that file.
 //!
 //! ```text
-//! in:  one line of JSON, [`Request`]; then frames: length, u32 little-endian, and as many bytes; length 0 ends the file
+//! in:  one line of JSON, [`Asked`]; then frames: length, u32 little-endian, and as many bytes; length 0 ends the file
 //! out: "ready\n" once; then for each request one line of JSON, [`Reply`], and as many bytes as it says: lines of JSON,
 //!      [`Parsed`] each
 //! ```
@@ -14,8 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{self, Parsed};
-use super::{Format, limits};
+use super::limits;
+use super::parse::{self, Asked, Parsed};
 
 /// The command line's word for it.
 pub const COMMAND: &str = "parse-files";
@@ -29,12 +29,6 @@ pub const FRAME_BYTES: usize = 64 << 10;
 const MAX_REPLY_BYTES: usize = 256 << 20;
 /// Files nest; parsers recurse. Beside it the process may have [`limits::MEMORY_BYTES`].
 const STACK_BYTES: usize = 64 << 20;
-
-/// A file to parse.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Request {
-    pub format: Format,
-}
 
 /// What became of it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -98,12 +92,12 @@ fn serve(seconds: u64) -> std::io::Result<()> {
         if input.by_ref().take(MAX_LINE_BYTES).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let request: Request = serde_json::from_str(&line)?;
+        let asked: Asked = serde_json::from_str(&line)?;
         let bytes = receive(&mut input)?;
         limits::allow_processor_seconds(seconds)?;
         let mut documents = Vec::new();
         let parsed = catch_unwind(AssertUnwindSafe(|| {
-            parse::parse(request.format, bytes, &mut |parsed| append(&mut documents, &parsed))
+            parse::parse(&asked, bytes, &mut |parsed| append(&mut documents, &parsed))
         }));
         let told = |why: String| super::name::clean(&why, super::MAX_REASON_CHARS);
         let reply = match parsed {

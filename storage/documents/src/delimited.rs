@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::body::{Body, one_line};
 use super::header::{self, Row, SAMPLE_ROWS, Start};
+use super::json::{Bad, RecordFields, Records};
 use super::metadata::FileMetadata;
-use super::parse::Parsed;
+use super::parse::{Each, Parsed};
 
 /// Where two cut a text alike, the earlier one does: commas stand in texts, too.
 const DELIMITERS: [u8; 4] = [b'\t', b';', b'|', b','];
@@ -35,6 +38,44 @@ pub fn read(text: &str) -> Result<Parsed, String> {
         true
     })?;
     Ok(Parsed::of(None, body, FileMetadata::default()))
+}
+
+/// Reads rows as records of the fields that the header names, one document a row; what it returns is wrong with some of them.
+///
+/// # Errors
+/// Where no row names the columns, or a row cannot be read; or what `each` says.
+pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Option<String>, String> {
+    let (said, text) = said_delimiter(text);
+    // Of one column: no text has this character.
+    let delimiter = said.or_else(|| guessed_delimiter(text)).unwrap_or(0);
+    let Start { above, has_header } = header::start(&sample(text, delimiter)?);
+    // One column has its name in the first line.
+    if !has_header && delimiter != 0 {
+        return Err(
+            "no row names its columns, so that no field can be found by its name; write one above the others".into()
+        );
+    }
+    let (mut bad, mut records) = (Bad::default(), Records::of(fields, Vec::new()));
+    let (mut names, mut rows, mut stopped) = (Vec::new(), 0, Ok(()));
+    self::each(text, delimiter, |row| {
+        if rows == above {
+            names = row.iter().map(|name| one_line(name.trim_start_matches('\u{feff}'))).collect();
+        } else if rows > above {
+            let line = row.position().map_or(0, csv::Position::line);
+            let cells = names.iter().zip(row).filter(|(name, cell)| !name.is_empty() && !cell.trim().is_empty());
+            let object = cells.map(|(name, cell)| (name.clone(), Value::from(cell.trim()))).collect();
+            match records.take(Value::Object(object), format!("L{line}")) {
+                Ok(Some(parsed)) => stopped = each(parsed),
+                Ok(None) => {}
+                Err(why) => bad.note(|| format!("line {line}: {why}")),
+            }
+        }
+        rows += 1;
+        stopped.is_ok()
+    })?;
+    stopped?;
+    records.finish(&mut bad, each)?;
+    Ok(bad.told("lines"))
 }
 
 fn lines(text: &str) -> Parsed {

@@ -2,13 +2,17 @@
 
 use crate::element::ElementKind;
 
-use super::parse::{Parsed, parse};
+use super::parse::{Asked, Parsed, parse};
 use super::*;
 
 fn all(name: &str, bytes: &[u8]) -> Vec<Parsed> {
+    all_with(RecordFields::default(), name, bytes)
+}
+
+fn all_with(fields: RecordFields, name: &str, bytes: &[u8]) -> Vec<Parsed> {
     let mut found = Vec::new();
     let format = Format::of(Path::new(name)).expect("a known ending");
-    let bad = parse(format, bytes.to_vec(), &mut |parsed| {
+    let bad = parse(&Asked { format, fields }, bytes.to_vec(), &mut |parsed| {
         found.push(parsed);
         Ok(())
     });
@@ -126,7 +130,8 @@ fn old_encodings_are_read_as_such() {
 fn what_is_encrypted_damaged_or_old_says_what_to_do() {
     let why = |name: &str, bytes: &[u8]| {
         let format = Format::of(Path::new(name)).expect("a known ending");
-        parse(format, bytes.to_vec(), &mut |_| Ok(())).expect_err("unreadable")
+        let asked = Asked { format, fields: RecordFields::default() };
+        parse(&asked, bytes.to_vec(), &mut |_| Ok(())).expect_err("unreadable")
     };
     assert!(why("a.docx", include_bytes!("fixtures/encrypted.docx")).contains("save it without a password"));
     assert!(why("a.xlsx", include_bytes!("fixtures/encrypted.docx")).contains("save it without a password"));
@@ -137,4 +142,98 @@ fn what_is_encrypted_damaged_or_old_says_what_to_do() {
     assert!(why("a.pptx", b"PK").contains("not readable as PPTX"));
     assert!(why("a.epub", whole).contains("names no book"));
     assert!(why("a.xlsx", whole).contains("not readable as a workbook"));
+}
+
+#[test]
+fn data_sets_are_records_in_whatever_form_they_are_kept() {
+    let fields = || RecordFields { text: vec!["body.plain".into()], title: Some("name".into()), id: Some("pk".into()) };
+    let read = |name: &str, bytes: &[u8]| {
+        let (mut found, format) = (Vec::new(), Format::of(Path::new(name)).expect("a known ending"));
+        let bad = parse(&Asked { format, fields: fields() }, bytes.to_vec(), &mut |parsed| {
+            found.push(parsed);
+            Ok(())
+        });
+        let bad = bad.expect("readable").expect("the last row has no text");
+        assert_eq!(bad, "row 3: there is no `body.plain`; it has `kind`, `name`, `pk`, `seen`");
+        found
+    };
+    let all = [
+        read("wells.parquet", include_bytes!("fixtures/wells-snappy.parquet")),
+        read("wells.parquet", include_bytes!("fixtures/wells-zstd.parquet")),
+        read("wells.parquet", include_bytes!("fixtures/wells-gzip.parquet")),
+        read("wells.parquet", include_bytes!("fixtures/wells-brotli.parquet")),
+        read("wells.parquet", include_bytes!("fixtures/wells-lz4.parquet")),
+        read("wells.feather", include_bytes!("fixtures/wells.feather")),
+    ];
+    assert!(all.iter().all(|read| *read == all[0]));
+    let [north, south] = &all[0][..] else { panic!("two documents: {all:?}") };
+    assert_eq!(
+        (north.text.as_str(), north.title.as_deref()),
+        ("The north well is nine metres deep.", Some("The north well"))
+    );
+    assert_eq!((north.id.as_deref(), north.anchor.as_deref()), (Some("7"), Some("R1")));
+    assert_eq!(
+        serde_json::Value::Object(north.metadata.clone()),
+        serde_json::json!({
+            "body": { "html": "<p>" }, "tags": ["water", "stone"], "depth": 9.5, "kind": "dug", "seen": "2026-03-03T09:15:00Z",
+        })
+    );
+    assert_eq!(north.left_out, ["column of bytes `photo`"], "once for the file");
+    assert_eq!(
+        (south.text.as_str(), south.title.as_deref(), south.left_out.len()),
+        ("The south well ran dry in 1911.", None, 0)
+    );
+
+    // As JSON lines are read where nothing is said.
+    let texts = all_of("lanterns.arrow", include_bytes!("fixtures/lanterns.arrow"));
+    assert_eq!(texts, [("One lantern.".into(), "R1".into()), ("Two lanterns.".into(), "R2".into())]);
+}
+
+fn all_of(name: &str, bytes: &[u8]) -> Vec<(String, String)> {
+    all(name, bytes).into_iter().map(|parsed| (parsed.text, parsed.anchor.unwrap_or_default())).collect()
+}
+
+#[test]
+fn data_sets_that_are_damaged_are_told_and_what_is_whole_is_kept() {
+    let read = |name: &str, bytes: &[u8]| {
+        let (mut found, format) = (0, Format::of(Path::new(name)).expect("a known ending"));
+        let read = parse(&Asked { format, fields: RecordFields::default() }, bytes.to_vec(), &mut |_| {
+            found += 1;
+            Ok(())
+        });
+        (read, found)
+    };
+    let whole = include_bytes!("fixtures/wells-zstd.parquet");
+    for (name, bytes, words) in [
+        ("a.parquet", &whole[..whole.len() / 2], "not readable as Parquet"),
+        ("a.parquet", b"no such thing", "not readable as Parquet"),
+        ("a.arrow", b"no such thing at all", "not readable as Arrow"),
+        ("a.feather", b"FEA1 old", "the first version of Feather"),
+    ] {
+        let (read, found) = read(name, bytes);
+        assert!(read.as_ref().is_err_and(|why| why.contains(words)) && found == 0, "{name}: {read:?}");
+    }
+    // A value of the second group of rows.
+    let mut damaged = whole.to_vec();
+    let at = damaged.windows(7).rposition(|bytes| bytes == b"No text").expect("it is there as such");
+    damaged[at..at + 7].copy_from_slice(&[0xff; 7]);
+    let (read, _) = read("a.parquet", &damaged);
+    assert!(read.is_err() || read.as_ref().is_ok_and(Option::is_some), "{read:?}");
+}
+
+#[test]
+fn rows_of_a_table_are_documents_where_their_text_is_named() {
+    let named = |text: &str| RecordFields { text: vec![text.into()], id: Some("nr".into()), ..RecordFields::default() };
+    let csv = "Bestand, Mai\n\nnr;titel;text\n1;A;\"Eins; zwei\"\n2;;Drei\n";
+    let found = all_with(named("text"), "a.csv", csv.as_bytes());
+    let told: Vec<_> =
+        found.iter().map(|parsed| (parsed.id.as_deref(), parsed.text.as_str(), parsed.anchor.as_deref())).collect();
+    assert_eq!(told, [(Some("1"), "Eins; zwei", Some("L4")), (Some("2"), "Drei", Some("L5"))]);
+    assert_eq!(found[0].metadata["titel"], "A");
+    // One column.
+    let found = all_with(named("text"), "a.csv", b"text\nOne, two\n\"Three\nfour\"\n");
+    assert_eq!(found.iter().map(|parsed| parsed.text.as_str()).collect::<Vec<_>>(), ["One, two", "Three\nfour"]);
+    let asked = Asked { format: Format::Delimited, fields: named("review") };
+    let bad = parse(&asked, csv.as_bytes().to_vec(), &mut |_| Ok(())).unwrap().unwrap();
+    assert!(bad.starts_with("line 4: there is no `review`; it has `nr`, `titel`, `text`"), "{bad}");
 }

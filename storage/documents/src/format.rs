@@ -21,6 +21,9 @@ pub enum Format {
     JsonArray,
     /// CSV, TSV and their like.
     Delimited,
+    Parquet,
+    /// Arrow's IPC format, a file (Feather) or a stream.
+    Arrow,
     Pdf,
     Docx,
     /// `.doc`: many a program writes RTF or HTML under that name.
@@ -44,7 +47,7 @@ pub enum Format {
 }
 
 /// For people: what `ragstone` reads.
-pub const SUPPORTED: &str = ".txt .rst .adoc .tex .log .md .mdx .html .xhtml .xml .jsonl .json .csv .tsv .pdf .docx .odt .rtf .pptx .odp .xlsx .xls \
+pub const SUPPORTED: &str = ".txt .rst .adoc .tex .log .md .mdx .html .xhtml .xml .jsonl .json .csv .tsv .parquet .arrow .pdf .docx .odt .rtf .pptx .odp .xlsx .xls \
                              .ods .epub .eml .mbox .srt .vtt .ipynb, source code, and text without an ending";
 
 /// Names without an ending that people give to texts, in small letters.
@@ -124,6 +127,8 @@ impl Format {
             "jsonl" | "ndjson" => Self::JsonLines,
             "json" => Self::JsonArray,
             "csv" | "tsv" | "tab" => Self::Delimited,
+            "parquet" | "pq" => Self::Parquet,
+            "arrow" | "arrows" | "feather" => Self::Arrow,
             "pdf" => Self::Pdf,
             "docx" | "docm" => Self::Docx,
             "doc" | "dot" => Self::OldWord,

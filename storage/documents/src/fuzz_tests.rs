@@ -1,12 +1,13 @@
 //! Files of any content. PDF is left out: its library is another's, slow, and known to panic, which costs its file only.
 
-use super::parse::{Parsed, parse};
+use super::parse::{Asked, Parsed, parse};
 use super::*;
 use crate::fuzz::fuzz;
 
 fn documents(format: Format, bytes: &[u8]) -> Result<Vec<Parsed>, String> {
     let mut found = Vec::new();
-    parse(format, bytes.to_vec(), &mut |parsed| {
+    let asked = Asked { format, fields: RecordFields::default() };
+    parse(&asked, bytes.to_vec(), &mut |parsed| {
         found.push(parsed);
         Ok(())
     })?;
@@ -72,6 +73,21 @@ fn any_text_of_other_kinds_is_read_or_refused() {
     let rtf = "{\\rtf1\\ansi{\\fonttbl{\\f0\\fcharset204 A;}}{\\info{\\title T}}\\pard{\\listtext 1.\\tab}a\\'e9\\u8364?{\\v b}\\par\\intbl c\\cell d\\cell\\row\
                {\\field{\\*\\fldinst HYPERLINK \"http://a\"}{\\fldrslt e}}\\par}";
     try_files("rtf", Format::Rtf, &[rtf]);
+}
+
+/// Their libraries are others', and may panic, which costs the file: what is tried here is that nothing else happens.
+#[test]
+fn any_columns_are_read_or_refused() {
+    for (name, format, seed) in [
+        ("parquet", Format::Parquet, &include_bytes!("fixtures/wells-snappy.parquet")[..]),
+        ("feather", Format::Arrow, &include_bytes!("fixtures/wells.feather")[..]),
+        ("arrow", Format::Arrow, &include_bytes!("fixtures/lanterns.arrow")[..]),
+    ] {
+        fuzz(name, &[seed.to_vec()], |bytes| {
+            let read = std::panic::catch_unwind(|| documents(format, bytes));
+            read.is_ok_and(|read| read.inspect_err(|why| assert!(!why.is_empty())).is_ok())
+        });
+    }
 }
 
 #[test]

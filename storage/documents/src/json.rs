@@ -2,6 +2,7 @@
 //! all. One document at a time, so that memory follows the greatest document and not their number; records without a text are gathered to
 //! one table. Another object is read as text where it holds some.
 
+mod fields;
 mod outline;
 mod record;
 mod rows;
@@ -15,7 +16,8 @@ use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::Value;
 
-use self::record::Records;
+pub use self::fields::RecordFields;
+pub use self::record::Records;
 use super::parse::{Each, Parsed, check};
 
 /// The place of what has no text of its own, gathered to one table.
@@ -27,8 +29,8 @@ const MOST_NAMED: usize = 3;
 ///
 /// # Errors
 /// What `each` says.
-pub fn lines(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
-    let (mut bad, mut records) = (Bad::default(), Records::default());
+pub fn lines(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Option<String>, String> {
+    let (mut bad, mut records) = (Bad::default(), Records::of(fields, Vec::new()));
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let read = serde_json::from_str(line).map_err(|error| without_line(&error));
         match read.and_then(|value| records.take(value, format!("L{}", index + 1))) {
@@ -62,8 +64,8 @@ fn is_lines(text: &str) -> bool {
 ///
 /// # Errors
 /// As [`lines`].
-pub fn several(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
-    if is_lines(text) { lines(text, each) } else { array(text, each) }
+pub fn several(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Option<String>, String> {
+    if is_lines(text) { lines(text, fields, each) } else { array(text, fields, each) }
 }
 
 /// Any other file: an object that holds text as that, and what sets up a program as it stands.
@@ -82,8 +84,8 @@ pub fn object(text: String) -> Parsed {
 ///
 /// # Errors
 /// As [`lines`].
-fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
-    let (mut bad, mut records) = (Bad::default(), Records::default());
+fn array(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Option<String>, String> {
+    let (mut bad, mut records) = (Bad::default(), Records::of(fields, Vec::new()));
     let mut reader = serde_json::Deserializer::from_str(text);
     let mut stopped = None;
     let read = reader.deserialize_seq(Elements { each, bad: &mut bad, records: &mut records, stopped: &mut stopped });
@@ -91,7 +93,7 @@ fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
         return Err(why);
     }
     if let Err(error) = read.and_then(|()| reader.end()) {
-        bad.last = Some(error.to_string());
+        bad.end(error.to_string());
     }
     records.finish(&mut bad, each)?;
     Ok(bad.told("elements"))
@@ -112,6 +114,11 @@ impl Bad {
         if self.named.len() < MOST_NAMED { self.named.push(why()) } else { self.others += 1 }
     }
 
+    /// Nothing behind here could be read.
+    pub fn end(&mut self, why: String) {
+        self.last = Some(why);
+    }
+
     /// What is to be said of them, if there are any; `what` they are.
     pub fn told(self, what: &str) -> Option<String> {
         let others = (self.others > 0).then(|| format!("and {} more such {what}", self.others));
@@ -120,15 +127,15 @@ impl Bad {
     }
 }
 
-struct Elements<'b> {
+struct Elements<'b, 'f> {
     each: Each<'b>,
     bad: &'b mut Bad,
-    records: &'b mut Records,
+    records: &'b mut Records<'f>,
     /// What `each` said in the end.
     stopped: &'b mut Option<String>,
 }
 
-impl<'de> Visitor<'de> for Elements<'_> {
+impl<'de> Visitor<'de> for Elements<'_, '_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, XML, PDF, Word, RTF, PowerPoint, Excel, OpenDocument,
+//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, Parquet, Arrow, XML, PDF, Word, RTF, PowerPoint, Excel, OpenDocument,
 //! EPUB, e-mail, subtitles, notebooks.
 //!
 //! Blocking. A file that cannot be read is one clear error and costs nothing else: whatever has a parser is parsed by a
@@ -9,6 +9,7 @@ mod archive;
 mod body;
 #[cfg(unix)]
 pub mod child;
+mod columnar;
 mod counting;
 mod delimited;
 mod document;
@@ -60,9 +61,10 @@ pub use self::element::{Element, ElementKind};
 pub use self::find::{FoundFile, find_files};
 use self::format::{Format, SUPPORTED};
 pub use self::given::{check_given, timestamp, with_given};
+pub use self::json::RecordFields;
 pub use self::name::shown;
 use self::open::Opened;
-use self::parse::{Each, Parsed};
+use self::parse::{Asked, Each, Parsed};
 #[cfg(unix)]
 pub use self::process::Process;
 use ragstone_env::Error;
@@ -84,7 +86,7 @@ pub enum Unread {
 /// Makes documents of formats that need a parser.
 pub trait Parser {
     /// Hands the documents of a file to `each`.
-    fn parse(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread>;
+    fn parse(&mut self, asked: &Asked, file: &mut Opened, each: Each<'_>) -> Result<(), Unread>;
 }
 
 /// Parses where it is called: tests of the formats, and systems without the means for a process with limits.
@@ -93,20 +95,27 @@ pub struct Here;
 
 #[cfg(any(test, not(unix)))]
 impl Parser for Here {
-    fn parse(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
-        parse_here(format, file, each)
+    fn parse(&mut self, asked: &Asked, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
+        parse_here(asked, file, each)
     }
 }
 
 /// Reads one file after another.
 pub struct Reader<P> {
     parser: P,
+    fields: RecordFields,
 }
 
 impl<P: Parser> Reader<P> {
     /// What needs a parser goes to `parser`.
     pub fn new(parser: P) -> Self {
-        Self { parser }
+        Self { parser, fields: RecordFields::default() }
+    }
+
+    /// Reads records as `fields` says.
+    #[must_use]
+    pub fn with_fields(self, fields: RecordFields) -> Self {
+        Self { fields, ..self }
     }
 
     /// Hands the documents of a file to `each`, until it wants no more.
@@ -152,10 +161,11 @@ impl<P: Parser> Reader<P> {
             is_stopped = !each(document(format, &place, parsed));
             if is_stopped { Err(String::new()) } else { Ok(()) }
         };
+        let asked = Asked { format, fields: self.fields.clone() };
         let read = if format.is_plain() {
-            parse_here(format, &mut file, &mut pass_on)
+            parse_here(&asked, &mut file, &mut pass_on)
         } else {
-            self.parser.parse(format, &mut file, &mut pass_on)
+            self.parser.parse(&asked, &mut file, &mut pass_on)
         };
         if is_stopped { Err(Unread::Stopped) } else { read }
     }
@@ -166,10 +176,10 @@ fn unsupported(path: &Path) -> Unread {
     Unread::Skipped(why.unwrap_or_else(|| format!("not a format that ragstone reads ({SUPPORTED})")))
 }
 
-fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
+fn parse_here(asked: &Asked, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| Unread::Skipped(open::failed(&error)))?;
-    match parse::parse(format, bytes, each) {
+    match parse::parse(asked, bytes, each) {
         Ok(None) => Ok(()),
         Ok(Some(why)) | Err(why) => Err(Unread::Skipped(name::clean(&why, MAX_REASON_CHARS))),
     }
@@ -248,7 +258,12 @@ pub fn file_of(source: &str) -> &str {
 
 /// Whether a file of this name may have several documents, each with its place after a `#` in its source.
 pub fn may_have_several(file: &Path) -> bool {
-    matches!(Format::of(file), Some(Format::JsonLines | Format::JsonArray | Format::Mail | Format::Mailbox))
+    let format = Format::of(file);
+    let is_of_records = matches!(
+        format,
+        Some(Format::JsonLines | Format::JsonArray | Format::Delimited | Format::Parquet | Format::Arrow)
+    );
+    is_of_records || matches!(format, Some(Format::Mail | Format::Mailbox))
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use super::encoding::{self, Decoded};
 use super::metadata::FileMetadata;
 use super::open::MAX_BYTES;
 use super::{
-    Format, delimited, docx, epub, html, json, mail, markup, mdx, notebook, open_text, pdf, pptx, rtf, sheet,
-    subtitles, xml_text,
+    Format, RecordFields, columnar, delimited, docx, epub, html, json, mail, markup, mdx, notebook, open_text, pdf,
+    pptx, rtf, sheet, subtitles, xml_text,
 };
 
 /// Title and source stand beside each of a document's passages: long ones would be kept as often.
@@ -23,6 +23,14 @@ const MAX_NOTE_BYTES: usize = 200;
 
 /// What to do about a document of Word as it was before 2007.
 const OLD_WORD: &str = "the form that Word wrote before 2007; save it as .docx";
+
+/// How a file is to be parsed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Asked {
+    pub format: Format,
+    #[serde(default, skip_serializing_if = "RecordFields::is_empty")]
+    pub fields: RecordFields,
+}
 
 /// A document as its file has it.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,7 +84,9 @@ pub type Each<'a> = &'a mut dyn FnMut(Parsed) -> Result<(), String>;
 ///
 /// # Errors
 /// Why it is not of that format (with the line or byte, where there is one) and what to do, or what `each` said.
-pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<String>, String> {
+pub fn parse(asked: &Asked, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<String>, String> {
+    let Asked { format, fields } = asked;
+    let format = *format;
     let mut bounded = |parsed: Parsed| {
         check(&parsed)?;
         each(parsed)?;
@@ -94,6 +104,8 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
         Format::Epub => bounded(epub::read(&bytes)?),
         Format::Mail => mail::file(&bytes, each),
         Format::Mailbox => mail::mailbox(&bytes, each),
+        Format::Parquet => columnar::parquet(bytes, fields, each),
+        Format::Arrow => columnar::arrow(bytes, fields, each),
         _ => {
             let Decoded { text, encoding } = encoding::decode(bytes)?;
             let told = |mut parsed: Parsed| {
@@ -103,8 +115,9 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
                 bounded(parsed)
             };
             match format {
-                Format::JsonLines => json::lines(&text, each),
-                Format::JsonArray if json::has_several(&text) => json::several(&text, each),
+                Format::JsonLines => json::lines(&text, fields, each),
+                Format::JsonArray if json::has_several(&text) => json::several(&text, fields, each),
+                Format::Delimited if !fields.text.is_empty() => delimited::records(&text, fields, each),
                 _ => textual(format, text).and_then(told),
             }
         }

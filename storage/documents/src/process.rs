@@ -10,12 +10,12 @@ use std::time::Duration;
 use ragstone_env::Stopwatch;
 use tokio_util::sync::CancellationToken;
 
-use super::child::{COMMAND, FRAME_BYTES, MAX_LINE_BYTES, READY, Reply, Request};
+use super::child::{COMMAND, FRAME_BYTES, MAX_LINE_BYTES, READY, Reply};
 use super::limits::MEMORY_BYTES;
 use super::name::clean;
 use super::open::{Opened, failed};
-use super::parse::{Each, Parsed};
-use super::{Format, MAX_REASON_CHARS, Parser, Unread};
+use super::parse::{Asked, Each, Parsed};
+use super::{MAX_REASON_CHARS, Parser, Unread};
 use ragstone_env::{Error, ErrorKind};
 
 /// To start may take long where the machine is busy or the program comes from a slow disk.
@@ -48,7 +48,7 @@ impl Process {
 }
 
 impl Parser for Process {
-    fn parse(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
+    fn parse(&mut self, asked: &Asked, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
         let mut running = match self.running.take() {
             Some(running) => running,
             None => Running::start(self.seconds, self.stopping.clone()).map_err(|why| {
@@ -59,7 +59,7 @@ impl Parser for Process {
             })?,
         };
         running.budget = Duration::from_secs(self.seconds) * PATIENCE;
-        let done = running.exchange(format, file, each);
+        let done = running.exchange(asked, file, each);
         match done {
             Ok(Exchanged { bytes, bad }) => {
                 running.files += 1;
@@ -153,8 +153,8 @@ impl Running {
     }
 
     /// Sends a file and hands out what comes back.
-    fn exchange(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<Exchanged, Fault> {
-        let bytes = self.send(format, file)?;
+    fn exchange(&mut self, asked: &Asked, file: &mut Opened, each: Each<'_>) -> Result<Exchanged, Fault> {
+        let bytes = self.send(asked, file)?;
         let mut output = BufReader::with_capacity(FRAME_BYTES, Output(self));
         let received = receive(&mut output, each);
         drop(output);
@@ -165,9 +165,9 @@ impl Running {
         }
     }
 
-    fn send(&mut self, format: Format, file: &mut Opened) -> Result<usize, Fault> {
+    fn send(&mut self, asked: &Asked, file: &mut Opened) -> Result<usize, Fault> {
         let broken = |error: serde_json::Error| Fault::File(error.to_string());
-        let mut request = serde_json::to_vec(&Request { format }).map_err(broken)?;
+        let mut request = serde_json::to_vec(asked).map_err(broken)?;
         request.push(b'\n');
         self.write_all(&request)?;
         let (mut frame, mut sent) = (vec![0; 4 + FRAME_BYTES], 0);

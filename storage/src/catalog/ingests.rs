@@ -28,12 +28,23 @@ pub struct IngestJob {
     /// Files that were begun and not finished. Begun and still here after a start: it may be they that ended the process.
     #[serde(default)]
     pub attempts: Vec<FileAttempt>,
+    /// How.
+    #[serde(flatten)]
+    pub options: IngestOptions,
+}
+
+/// How files are ingested, as their user asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IngestOptions {
     /// Whether documents of files that are gone are removed in the end.
-    #[serde(default)]
     pub prune: bool,
     /// What is noted with every document, beside what its file says of itself.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+    /// Which fields of records are their documents' text, title and id, as readers of files have it.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub fields: Map<String, Value>,
 }
 
 /// A file that an ingest began to work on.
@@ -54,10 +65,10 @@ impl Catalog {
     /// # Errors
     /// `InvalidInput` if a path is not UTF-8; else as sled says.
     pub fn add_job(&self, collection: &str, paths: &[PathBuf], prune: bool, now_unix_ms: u64) -> Result<IngestJob> {
-        self.add_job_with(collection, paths, (prune, Map::new()), now_unix_ms)
+        self.add_job_with(collection, paths, IngestOptions { prune, ..IngestOptions::default() }, now_unix_ms)
     }
 
-    /// As [`add_job`](Self::add_job), with metadata for its documents.
+    /// As [`add_job`](Self::add_job), with all options.
     ///
     /// # Errors
     /// As [`add_job`](Self::add_job)'s.
@@ -65,14 +76,14 @@ impl Catalog {
         &self,
         collection: &str,
         paths: &[PathBuf],
-        (prune, metadata): (bool, Map<String, Value>),
+        options: IngestOptions,
         now_unix_ms: u64,
     ) -> Result<IngestJob> {
         let id = self.fresh_id()?;
         let (collection, paths) = (collection.to_owned(), paths.to_vec());
         let created_unix_ms = now_unix_ms;
         let (done, starts, attempts) = (0, 0, Vec::new());
-        let job = IngestJob { id, collection, paths, created_unix_ms, done, starts, attempts, prune, metadata };
+        let job = IngestJob { id, collection, paths, created_unix_ms, done, starts, attempts, options };
         self.put(Kept::Jobs, &id.to_be_bytes(), to_json(&job)?)?;
         Ok(job)
     }

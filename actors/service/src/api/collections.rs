@@ -7,7 +7,7 @@ use ragstone_actors::upkeep::library::{Removed, Withdrawn};
 use ragstone_corpus::{
     CollectionInfo, DocumentInfo, Filter, Hit, Metadata, Passage, SearchMode, StoredDocument, UpsertReport,
 };
-use ragstone_documents::Document;
+use ragstone_documents::{Document, RecordFields};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +97,8 @@ pub struct Upserted {
 pub struct FileQuery {
     /// A JSON object that is noted with every document of the file, as [`Ingest::metadata`].
     pub metadata: Option<String>,
+    /// A JSON object, as [`Ingest::fields`].
+    pub fields: Option<String>,
     /// When the file was changed last.
     pub changed_unix_ms: Option<u64>,
 }
@@ -193,6 +195,9 @@ pub struct Ingest {
     /// these; at most 32 entries and 2 KiB.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Which fields of records (of JSON, CSV, Parquet and Arrow) are their documents' text, title and id.
+    #[serde(default, skip_serializing_if = "RecordFields::is_empty")]
+    pub fields: RecordFields,
 }
 
 #[cfg(test)]

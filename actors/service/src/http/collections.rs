@@ -10,6 +10,7 @@ use ragstone_actors::upkeep::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, MinSimilarity, Rerank, Reuse};
 use ragstone_corpus::{COLLECTION, DocumentInfo, Filter, Hit, Qualified, SearchOptions, qualified};
 use ragstone_documents::{Document, check_given};
+use ragstone_storage::catalog::IngestOptions;
 use serde::Serialize;
 
 use super::answer::event;
@@ -334,15 +335,17 @@ pub async fn ingest(
     incoming: Incoming,
 ) -> Answered {
     let opened = state.opened()?;
-    let Ingest { paths, prune, only, metadata } = Fields::whole(incoming).await?;
+    let Ingest { paths, prune, only, metadata, fields } = Fields::whole(incoming).await?;
     check_given(&metadata).map_err(|error| Error::invalid_field("metadata", error.to_string()))?;
+    fields.check().map_err(|error| Error::invalid_field("fields", error.to_string()))?;
     if paths.iter().any(|path| !path.is_absolute()) {
         return Err(Error::invalid_field("paths", "`paths` must be absolute").into());
     }
     let name = Visitor::of(&request)?.collection(&path.into_inner())?;
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     audit::say_all(&request, "paths", shown.iter().map(String::as_str));
-    let (begun, is_new) = opened.ingestor.begin(&name, paths, (prune, metadata)).await?;
+    let (begun, is_new) =
+        opened.ingestor.begin(&name, paths, IngestOptions { prune, metadata, fields: fields.to_map() }).await?;
     // One that was begun before has more to do.
     let only = only.filter(|_| is_new);
     if !state.audience().resumes() {

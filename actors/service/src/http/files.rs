@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_documents::{Unread, check_given, timestamp, with_given};
+use ragstone_documents::{RecordFields, Unread, check_given, timestamp, with_given};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -25,15 +25,18 @@ const MAX_NAME_BYTES: usize = 255;
 #[derive(Debug, Default)]
 struct Given {
     metadata: Map<String, Value>,
+    fields: RecordFields,
     /// When it was changed last.
     changed: Option<String>,
 }
 
 impl Given {
-    /// Of a request's query: `metadata`, a JSON object, and `changed_unix_ms`.
+    /// Of a request's query: `metadata` and `fields`, JSON objects, and `changed_unix_ms`.
     fn of(query: &str) -> Result<Self> {
-        let FileQuery { metadata, changed_unix_ms } = web::Query::<FileQuery>::from_query(query)
-            .map_err(|error| Error::invalid_input(format!("query: {error}; use ?metadata={{…}}&changed_unix_ms=…")))?
+        let FileQuery { metadata, fields, changed_unix_ms } = web::Query::<FileQuery>::from_query(query)
+            .map_err(|error| {
+                Error::invalid_input(format!("query: {error}; use ?metadata={{…}}&fields={{…}}&changed_unix_ms=…"))
+            })?
             .into_inner();
         let metadata: Map<String, Value> = match metadata {
             Some(json) => serde_json::from_str(&json).map_err(|error| {
@@ -42,6 +45,14 @@ impl Given {
             None => Map::new(),
         };
         check_given(&metadata).map_err(|error| Error::invalid_field("metadata", error.to_string()))?;
+        let fields: RecordFields = match fields {
+            Some(json) => serde_json::from_str(&json).map_err(|error| {
+                let message = format!("`fields` must be a JSON object of `text`, `title` and `id`: {error}");
+                Error::invalid_field("fields", message)
+            })?,
+            None => RecordFields::default(),
+        };
+        fields.check().map_err(|error| Error::invalid_field("fields", error.to_string()))?;
         let changed = changed_unix_ms.map(|ms| {
             let time = UNIX_EPOCH.checked_add(Duration::from_millis(ms)).and_then(timestamp);
             time.ok_or_else(|| {
@@ -49,7 +60,7 @@ impl Given {
                 Error::invalid_field("changed_unix_ms", message)
             })
         });
-        Ok(Self { metadata, changed: changed.transpose()? })
+        Ok(Self { metadata, fields, changed: changed.transpose()? })
     }
 }
 
@@ -68,7 +79,7 @@ pub async fn put(
         ))
         .into());
     }
-    let Given { metadata, changed } = Given::of(request.query_string())?;
+    let Given { metadata, fields, changed } = Given::of(request.query_string())?;
     let bytes = incoming.bytes().await?;
     let (seconds, caller) = (state.file_seconds, caller(&request));
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
@@ -83,7 +94,7 @@ pub async fn put(
             #[cfg(not(unix))]
             let parser = ragstone_documents::Here;
             let mut documents = Vec::new();
-            let mut reader = ragstone_documents::Reader::new(parser);
+            let mut reader = ragstone_documents::Reader::new(parser).with_fields(fields);
             let read = reader.read_bytes(&name, (bytes, changed), &mut |document| {
                 documents.push(with_given(document, &metadata));
                 true

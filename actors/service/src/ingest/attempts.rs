@@ -118,6 +118,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use ragstone_actors::upkeep::ingests::is_parked;
+    use ragstone_storage::catalog::IngestOptions;
 
     use super::*;
 
@@ -131,8 +132,7 @@ mod tests {
             done: 0,
             starts: 0,
             attempts: Vec::new(),
-            prune: false,
-            metadata: serde_json::Map::new(),
+            options: IngestOptions::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The thread that reads a job's files, a few documents ahead of the embedding.
 
-use ragstone_documents::{Document, FoundFile, Unread};
+use ragstone_documents::{Document, FoundFile, RecordFields, Unread};
 use ragstone_env::Env;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -29,8 +29,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Starts the thread. It ends when this is dropped, or `stopping` is cancelled.
-    pub fn start(env: Env, file_seconds: u64, stopping: CancellationToken) -> Self {
+    /// Starts the thread, which reads records as `fields` says. It ends when this is dropped, or `stopping` is cancelled.
+    pub fn start(env: Env, file_seconds: u64, fields: RecordFields, stopping: CancellationToken) -> Self {
         let (wanted, mut files) = mpsc::channel::<FoundFile>(GROUP_FILES);
         let (steps, received) = mpsc::channel(DOCUMENTS_AHEAD);
         tokio::task::spawn_blocking(move || {
@@ -38,7 +38,7 @@ impl Reading {
             let parser = ragstone_documents::Process::new(file_seconds, stopping);
             #[cfg(not(unix))]
             let parser = ragstone_documents::Here;
-            let mut reader = ragstone_documents::Reader::new(parser);
+            let mut reader = ragstone_documents::Reader::new(parser).with_fields(fields);
             while let Some(file) = files.blocking_recv() {
                 let read = env.fail_point(&fail_point(&file)).map_err(Unread::Failed);
                 let read = read.and_then(|()| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ragstone_actors::report::events::JobState;
 use ragstone_actors::upkeep::ingests::{self, Begun};
 use ragstone_corpus::{UpsertProgress, UpsertReport};
-use ragstone_documents::{Document, FoundFile, file_of, shown, with_given};
+use ragstone_documents::{Document, FoundFile, RecordFields, file_of, shown, with_given};
 use ragstone_storage::catalog::IngestJob;
 use tokio::sync::mpsc;
 
@@ -112,7 +112,8 @@ impl<'a> Run<'a> {
         }
         self.show();
         let Ingestor { env, file_seconds, jobs, .. } = self.ingestor;
-        let mut reading = Reading::start(env.clone(), *file_seconds, jobs.stopping().clone());
+        let fields = RecordFields::of_map(&self.record.job().options.fields);
+        let mut reading = Reading::start(env.clone(), *file_seconds, fields, jobs.stopping().clone());
         let mut files = found.files.into_iter().peekable();
         loop {
             let group = self.next_group(&mut files).await;
@@ -166,7 +167,7 @@ impl<'a> Run<'a> {
                     let room = MOST_LEFT_OUT.saturating_sub(left_out.len());
                     left_out.extend(document.left_out.iter().take(room).cloned());
                     self.commit_if_full().await?;
-                    self.batch.push(with_given(*document, &self.record.job().metadata));
+                    self.batch.push(with_given(*document, &self.record.job().options.metadata));
                 }
                 Step::Done if has_text => {
                     if !left_out.is_empty() {
@@ -249,7 +250,7 @@ impl<'a> Run<'a> {
             self.report.documents_gone += 1;
             if let Some(folder) = empty {
                 keep(&mut self.report.kept, folder);
-            } else if self.record.job().prune {
+            } else if self.record.job().options.prune {
                 if jobs.stopping().is_cancelled() {
                     return Err(stopped());
                 }

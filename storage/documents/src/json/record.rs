@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::fields::RecordFields;
 use super::outline;
 use super::rows::{Row, Rows, cell, flat};
 use super::said::{self, Message, Said};
@@ -22,42 +23,59 @@ const MAX_ID_BYTES: usize = 200;
 const MIN_ROWS: usize = 3;
 
 /// What becomes of records.
-#[derive(Default)]
-pub struct Records {
+pub struct Records<'f> {
+    fields: &'f RecordFields,
     rows: Rows,
     messages: Vec<Message>,
     documents: usize,
+    /// What of the file is left out, for the first document.
+    left_out: Vec<String>,
 }
 
-impl Records {
+impl<'f> Records<'f> {
+    /// Of records whose fields are what `fields` says; `left_out` of their file is told with the first document.
+    pub fn of(fields: &'f RecordFields, left_out: Vec<String>) -> Self {
+        Self { fields, rows: Rows::default(), messages: Vec::new(), documents: 0, left_out }
+    }
+
     /// The document that a record is; none where it is part of another one.
     pub fn take(&mut self, value: Value, anchor: String) -> Result<Option<Parsed>, String> {
         let Value::Object(object) = value else {
             return Err("not an object with a `text`".into());
         };
-        let parsed = match Record::of(object)? {
-            Record::Document(parsed) => Parsed { anchor: Some(anchor), ..*parsed },
-            Record::Row(row) => {
-                self.rows.add(row);
-                return Ok(None);
+        let parsed = if self.fields.text.is_empty() {
+            let mut named = Parsed::default();
+            self.fields.name(&mut named, &object)?;
+            match Record::of(object)? {
+                Record::Document(parsed) => {
+                    let (id, title) = (named.id.or(parsed.id), named.title.or(parsed.title));
+                    Parsed { id, title, ..*parsed }
+                }
+                Record::Row(row) => {
+                    self.rows.add(row);
+                    return Ok(None);
+                }
+                Record::Message(message) => {
+                    self.messages.push(message);
+                    return Ok(None);
+                }
             }
-            Record::Message(message) => {
-                self.messages.push(message);
-                return Ok(None);
-            }
+        } else {
+            self.fields.document(object)?
         };
         check(&parsed)?;
         self.documents += 1;
-        Ok(Some(parsed))
+        Ok(Some(Parsed { anchor: Some(anchor), left_out: std::mem::take(&mut self.left_out), ..parsed }))
     }
 
     /// Hands out the table and the conversation, each the whole file where there is nothing else.
-    pub fn finish(self, bad: &mut Bad, each: Each<'_>) -> Result<(), String> {
+    pub fn finish(mut self, bad: &mut Bad, each: Each<'_>) -> Result<(), String> {
         let kinds = usize::from(self.documents > 0) + usize::from(!self.rows.is_empty());
         let is_part = kinds + usize::from(!self.messages.is_empty()) > 1;
         let mut hand_out = |anchor: &str, body: Body| {
             let parsed = Parsed::of(None, body, FileMetadata::default());
-            let parsed = Parsed { anchor: is_part.then(|| anchor.to_owned()), ..parsed };
+            let left_out = std::mem::take(&mut self.left_out);
+            let parsed = Parsed { anchor: is_part.then(|| anchor.to_owned()), left_out, ..parsed };
             match check(&parsed) {
                 Ok(()) => each(parsed),
                 Err(why) => {

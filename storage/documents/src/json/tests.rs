@@ -2,7 +2,9 @@ use super::*;
 
 #[test]
 fn a_bad_line_has_one_number() {
-    let bad = lines("{\"text\": \"fine\"}\n{text: 1}\n{\"text\": ", &mut |_| Ok(())).unwrap().unwrap();
+    let bad = lines("{\"text\": \"fine\"}\n{text: 1}\n{\"text\": ", &RecordFields::default(), &mut |_| Ok(()))
+        .unwrap()
+        .unwrap();
     assert_eq!(bad, "line 2: key must be a string at column 2; line 3: EOF while parsing a value at column 9");
 }
 
@@ -12,7 +14,11 @@ fn read(text: &str) -> Vec<Parsed> {
         found.push(parsed);
         Ok(())
     };
-    let bad = if has_several(text) { several(text, &mut take) } else { take(object(text.to_owned())).map(|()| None) };
+    let bad = if has_several(text) {
+        several(text, &RecordFields::default(), &mut take)
+    } else {
+        take(object(text.to_owned())).map(|()| None)
+    };
     assert_eq!(bad, Ok(None));
     found
 }
@@ -139,7 +145,8 @@ fn an_object_that_holds_text_is_read_without_brackets() {
 
 #[test]
 fn broken_records_say_what_is_wrong() {
-    let bad = several(r#"[{"text":5},{},7,{"content":"fine"}]"#, &mut |_| Ok(())).unwrap().unwrap();
+    let bad =
+        several(r#"[{"text":5},{},7,{"content":"fine"}]"#, &RecordFields::default(), &mut |_| Ok(())).unwrap().unwrap();
     assert_eq!(
         bad,
         "element 0: `text` must be a string, not a number; element 1: `text` is missing, and so is all else; \

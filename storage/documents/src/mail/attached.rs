@@ -7,9 +7,9 @@ use mail_parser::{Message, MessagePart, MimeHeaders, PartType};
 use serde_json::{Map, Value};
 
 use crate::Format;
-use crate::json::Bad;
+use crate::json::{Bad, RecordFields};
 use crate::name::clean;
-use crate::parse::{self, Each, Parsed, check};
+use crate::parse::{self, Asked, Each, Parsed, check};
 
 /// Mails in mails.
 const MAX_DEPTH: usize = 2;
@@ -149,7 +149,9 @@ pub fn read(parts: &[Part<'_>], from: &From, depth: usize, bad: &mut Bad, each: 
             // A parser's panic costs its attachment, not the mail.
             Kind::File(format) => {
                 let bytes = part.part.contents().to_vec();
-                catch_unwind(AssertUnwindSafe(|| parse::parse(format, bytes, &mut put)))
+                // What whoever ingests says of fields is about his files, and not about what was sent to him.
+                let asked = Asked { format, fields: RecordFields::default() };
+                catch_unwind(AssertUnwindSafe(|| parse::parse(&asked, bytes, &mut put)))
                     .unwrap_or_else(|_| Err("the parser failed on it; convert it to text first".into()))
             }
         };
