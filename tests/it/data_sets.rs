@@ -25,7 +25,7 @@ fn rows_of_a_data_set_are_documents_by_the_fields_that_are_named() {
     assert_eq!((&report["documents_added"], &report["files_partly"]), (&json!(2), &json!(1)), "{report}");
     let told = report["skipped"].to_string();
     assert!(
-        told.contains("row 3: there is no `body.plain`; it has `kind`") && told.contains("column of bytes `photo`"),
+        told.contains("row 3: there is no `body.plain`; it has `pk`") && told.contains("column of bytes `photo`"),
         "{told}"
     );
     assert_eq!(ingest(&FIELDS)["documents_unchanged"], 2);

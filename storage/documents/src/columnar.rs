@@ -20,6 +20,8 @@ use crate::parse::Each;
 const BATCH_ROWS: usize = 64;
 /// How an Arrow file begins that is no stream.
 const ARROW_FILE: &[u8] = b"ARROW1";
+/// How the messages of a stream begin, which is followed by the length of the message's head.
+const ARROW_STREAM: [u8; 4] = [0xff; 4];
 /// How the first version of Feather begins, which is another format.
 const FEATHER_1: &[u8] = b"FEA1";
 
@@ -47,6 +49,10 @@ pub fn arrow(bytes: Vec<u8>, fields: &RecordFields, each: Each<'_>) -> Result<Op
     }
     let unreadable = |error: ArrowError| format!("not readable as Arrow: {error}");
     let is_file = bytes.starts_with(ARROW_FILE);
+    // What is no stream would be taken for one with a head of gigabytes.
+    if !is_file && !bytes.starts_with(&ARROW_STREAM) {
+        return Err("not readable as Arrow: it begins neither as a file nor as a stream of it".into());
+    }
     let bytes = Cursor::new(Bytes::from(bytes));
     if is_file {
         let whole = FileReader::try_new(bytes.clone(), None).map_err(unreadable)?;

@@ -170,9 +170,7 @@ impl<'a> Run<'a> {
                     self.batch.push(with_given(*document, &self.record.job().options.metadata));
                 }
                 Step::Done if has_text => {
-                    if !left_out.is_empty() {
-                        self.name(path, left_out.join("; "), NotTakenKind::LeftOut).await;
-                    }
+                    self.name_left_out(path, &left_out).await;
                     break;
                 }
                 Step::Done => {
@@ -184,6 +182,7 @@ impl<'a> Run<'a> {
                     self.report.files_partly += 1;
                     let reason = format!("{reason}; the file's other documents are ingested");
                     self.name(path, reason, NotTakenKind::Partly).await;
+                    self.name_left_out(path, &left_out).await;
                     break;
                 }
                 Step::Skipped(reason) => {
@@ -272,6 +271,13 @@ impl<'a> Run<'a> {
         self.report.files_skipped += 1;
         self.files_done += 1;
         self.name(path, reason, NotTakenKind::Unread).await;
+    }
+
+    /// Names a file of which something was left out.
+    async fn name_left_out(&self, path: &Path, left_out: &[String]) {
+        if !left_out.is_empty() {
+            self.name(path, left_out.join("; "), NotTakenKind::LeftOut).await;
+        }
     }
 
     /// Names a file that is not taken whole.
@@ -452,8 +458,7 @@ mod tests {
             done: 0,
             starts: 0,
             attempts: Vec::new(),
-            prune: false,
-            metadata: serde_json::Map::new(),
+            options: ragstone_storage::catalog::IngestOptions::default(),
         };
         let mut record = Record::begin(job);
         record.begin_files(["a", "b", "empty", "c"].map(str::to_owned).to_vec());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ragstone_documents::Document;
 use ragstone_env::{Env, FailMode};
+use ragstone_storage::catalog::IngestOptions;
 use tempfile::TempDir;
 
 use super::tests::{close, open};
@@ -27,7 +28,7 @@ fn documents(names: &[&str]) -> Vec<Document> {
 }
 
 async fn begin(ragstone: &Ragstone, collection: &str, path: &str) -> Begun {
-    ragstone.ingests().begin(collection, vec![path.into()], (false, serde_json::Map::new()), 0).await.unwrap().0
+    ragstone.ingests().begin(collection, vec![path.into()], IngestOptions::default(), 0).await.unwrap().0
 }
 
 async fn collections(ragstone: &Ragstone) -> Vec<(String, usize)> {
