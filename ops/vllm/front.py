@@ -94,11 +94,13 @@ def main():
         answers = [front.ask(question, arrange=False) for question in questions]
         good = [answer for status, answer in answers if status == 200]
         table.add(f"{len(questions)} questions are answered", len(questions), len(good), len(good) == len(questions))
-        same = sum(text(answer) == text(direct(engine, question, answer)) for question, (_, answer) in zip(questions, answers))
-        table.add("with the text of vLLM's own answer to the same messages", len(questions), same, same == len(questions))
+        own = [direct(engine, question, answer) for question, (_, answer) in zip(questions, answers)]
         again = [front.ask(question, arrange=False)[1] for question in questions]
-        same = sum(text(first) == text(second) for (_, first), second in zip(answers, again))
-        table.add("asked again: the same text", len(questions), same, same == len(questions))
+        same = sum(text(one) == text(other) for one, other in zip(own, again))
+        table.add("with the text of vLLM's own answer to the same messages, both with these in its cache", len(questions), same, same == len(questions))
+        # A prompt in its cache is computed in other pieces, whose sums differ in the last bits of bf16.
+        same = sum(text(one) == text(other) for (_, one), other in zip(answers, again))
+        table.add("the same as before they were in its cache", "most", same, same >= 0.9 * len(questions))
         table.add("asked again: part of the prompts in vLLM's cache", "at least 0.9", f"{share(again):.2f}", share(again) >= 0.9)
 
         # A tenant's prefixes are its own, so each of these begins with an empty cache.
