@@ -36,10 +36,11 @@ pub(super) use self::indexes::{TERM_INDEX, TEXT_INDEX, text_index};
 pub(super) use self::shared::{Change, Shared};
 use super::bucket::Bucket;
 use super::checks::Checks;
-use super::disk::{failed, files};
+use super::disk::{failed, files, io_failed};
 use super::folders::{discard, path_of};
 use super::naming::{Stage, table_at, unknown};
-use super::{PassageEncoder, schema};
+use super::unfinished::{begin, end};
+use super::{PassageEncoder, blocking, schema};
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::lock::locked;
 
@@ -138,7 +139,7 @@ enum Turn<'a> {
 }
 
 impl Collection {
-    /// Makes the table of a new collection, with its full-text index.
+    /// Makes the table of a new collection, with its full-text index. It is on the disk on return; of one that failed nothing stays.
     pub async fn create(
         db: &Connection,
         folder: &Path,
@@ -146,15 +147,31 @@ impl Collection {
         embedder: Arc<dyn PassageEncoder>,
     ) -> Result<Self> {
         let doing = || format!("create collection `{name}`");
-        let schema = schema::table_schema(embedder.dimension(), &embedder.identity(), false);
-        let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
-        let home = Home::Folder(path_of(folder, name, stage));
-        let mut collection = Self::new(table.map_err(failed(doing()))?, name, home, schema)?;
-        collection.embedder = Some(embedder);
-        collection.found = Mutex::new(Some(Arc::default()));
-        collection.create_text_index().await?;
-        collection.create_term_index().await?;
-        Ok(collection)
+        let (corpus, path) = (folder.to_owned(), path_of(folder, name, stage));
+        let of_disk = |failed| move |error: std::io::Error| io_failed(failed, error);
+        let beginning = path.clone();
+        blocking("making a table", move || begin(&beginning).map_err(of_disk("make a table"))).await?;
+        let made = async {
+            let schema = schema::table_schema(embedder.dimension(), &embedder.identity(), false);
+            let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
+            let home = Home::Folder(path.clone());
+            let mut collection = Self::new(table.map_err(failed(doing()))?, name, home, schema)?;
+            collection.embedder = Some(embedder);
+            collection.found = Mutex::new(Some(Arc::default()));
+            collection.create_text_index().await?;
+            collection.create_term_index().await?;
+            if let Some(writer) = collection.write().await {
+                writer.sync().await?;
+            }
+            let ending = path.clone();
+            blocking("making a table", move || end(&ending).map_err(of_disk("make a table"))).await?;
+            Ok(collection)
+        };
+        let made = made.await;
+        if made.is_err() {
+            blocking("taking away what was made of a table", move || discard(&corpus, &path)).await?;
+        }
+        made
     }
 
     /// Opens a table that is there. Which embedding model it suits is for the caller to find out.

@@ -10,7 +10,7 @@ use super::commit::Added;
 use super::{Change, Collection, Counted, Files, Home, Shared, Writer, any_of};
 use crate::bucket::{end_claims, remove_pointer};
 use crate::checks::Checks;
-use crate::disk::{caught, io_failed, sync_folder};
+use crate::disk::{caught, io_failed, sync_files};
 use crate::folders::discard;
 use crate::schema;
 use crate::{Error, ErrorKind, Result};
@@ -118,7 +118,7 @@ impl Writer<'_> {
         let mut known = std::mem::take(&mut *locked(&self.collection.synced));
         let found = locked(&self.collection.found).clone().unwrap_or_default();
         let sync = move |folder: &Path, checks: &mut Checks| {
-            sync_folder(folder, &mut known)?;
+            sync_files(folder, &mut known)?;
             let relative = |path: &PathBuf| Some(path.strip_prefix(folder).ok()?.to_str()?.to_owned());
             let is_new = |name: &String| !checks.has(name) && !found.contains(name);
             let new: Vec<String> = known.iter().filter_map(relative).filter(is_new).collect();
