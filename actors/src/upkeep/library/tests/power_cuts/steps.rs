@@ -293,11 +293,13 @@ impl Worker {
         let (name, value) = (self.name(), json!({ "number": self.number, "text": "x".repeat(self.pick(9000)) }));
         let row = row("", name);
         if self.pick(4) == 0 {
-            return self.at_once(format!("response:{name}"), None, |world| drop(world.responses.remove(&row).unwrap()));
+            return self.at_once(format!("response:{name}"), None, |world| {
+                world.responses.remove(&row).unwrap();
+            });
         }
         let text = value.to_string();
         self.at_once(format!("response:{name}"), Some(text), |world| {
-            drop(world.responses.write(&row, &value).unwrap())
+            world.responses.write(&row, &value).unwrap();
         });
     }
 
@@ -318,7 +320,9 @@ impl Worker {
                     world.catalog.put_api_key(&key).unwrap();
                 });
             }
-            2 => self.at_once(format!("key:{name}"), None, |world| drop(world.catalog.remove_api_key(name).unwrap())),
+            2 => self.at_once(format!("key:{name}"), None, |world| {
+                world.catalog.remove_api_key(name).unwrap();
+            }),
             3 => {
                 let record = QuotaRecord {
                     tenant: name.into(),
@@ -328,7 +332,9 @@ impl Worker {
                     world.catalog.put_quota(&record).unwrap();
                 });
             }
-            4 => self.at_once(format!("quota:{name}"), None, |world| drop(world.catalog.remove_quota(name).unwrap())),
+            4 => self.at_once(format!("quota:{name}"), None, |world| {
+                world.catalog.remove_quota(name).unwrap();
+            }),
             5 | 6 => {
                 let (key, pinned) = (KvKey([name.as_bytes()[0]; 32]), self.pick(2) == 0);
                 self.at_once(format!("pin:{key}"), pinned.then(String::new), |world| {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use ragstone_corpus::{Corpus, CorpusOptions, PassageEncoder};
 use ragstone_env::Env;
+use ragstone_kernels::dtype::KvDtype;
 use ragstone_storage::catalog::{Catalog, Quota};
 use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
-use ragstone_storage::frame::KvDtype;
+
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::record_files::{RecordFiles, row};
@@ -44,7 +45,7 @@ fn hash(word: &str) -> u64 {
 impl PassageEncoder for Words {
     fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         let embed = |text: &String| {
-            let mut vector = vec![1e-3_f32; DIMENSION];
+            let mut vector = [1e-3_f32; DIMENSION];
             text.split_whitespace().for_each(|word| vector[hash(word) as usize % DIMENSION] += 1.0);
             let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
             vector.iter().map(|x| x / norm).collect()
