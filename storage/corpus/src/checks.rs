@@ -108,13 +108,27 @@ impl Checks {
         Ok(count)
     }
 
-    /// Forgets files that are not there any more. A kill leaves the old list or the new one.
+    /// Forgets files that are not there any more.
     pub fn retain_present(&mut self, table: &Path, present: &HashSet<String>) -> Result<()> {
         let before = self.listed.len();
         self.listed.retain(|name, _| present.contains(name));
         if self.listed.len() == before {
             return Ok(());
         }
+        self.write_anew(table)
+    }
+
+    /// Takes a file for what it should be, and writes the list anew without lines that are none. What the newest listed version needs is known
+    /// to be on the disk by then.
+    pub fn accept(&mut self, table: &Path, name: &str) -> Result<()> {
+        if !self.has(name) {
+            self.listed.insert(name.to_owned(), Listed::of(&table.join(name), &mut |_| true)?);
+        }
+        self.write_anew(table)
+    }
+
+    /// A kill leaves the old list or the new one.
+    fn write_anew(&mut self, table: &Path) -> Result<()> {
         let (path, new) = (table.join(FILE), table.join(NEW_FILE));
         let mut file = File::create(&new)?;
         let lines: String = self.listed.iter().map(|(name, listed)| line(name, listed)).collect();

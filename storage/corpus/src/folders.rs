@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::checks::Checks;
 use super::disk::io_failed;
 use super::naming::{Stage, stage_of, table_at};
-use super::unfinished::{is_unfinished, unacknowledged};
+use super::unfinished::{self, Versions, is_unfinished};
 use crate::{Error, Result};
 use ragstone_env::damage::{ORPHANED, rename};
 use ragstone_env::durable::{create_folder, sync_folder};
@@ -107,7 +107,8 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Tables> {
     Ok(found)
 }
 
-/// Takes away what a change that was cut off left of its versions: nobody was told of it, and a power cut may have taken a part.
+/// Takes away what a change that was cut off left of its versions: nobody was told of it, and a power cut may have taken a part. Behind it the
+/// newest version is one that is listed.
 fn undo_unacknowledged(folder: &Path, table: &Path) -> std::io::Result<()> {
     let manifests = match manifests(table) {
         Err(error) if error.kind() == Io::NotFound => return Ok(()),
@@ -115,9 +116,15 @@ fn undo_unacknowledged(folder: &Path, table: &Path) -> std::io::Result<()> {
     };
     let within: Vec<(u64, String)> =
         manifests.into_iter().map(|(version, name)| (version, format!("{VERSIONS}/{name}"))).collect();
-    for manifest in unacknowledged(table, &within)? {
-        tracing::warn!(manifest = %manifest.display(), "a change that was cut off before it was acknowledged is undone");
-        set_aside(folder, DELETED, &manifest)?;
+    match unfinished::versions(table, &within)? {
+        Versions::Stay => {}
+        Versions::List(newest) => unfinished::list(table, &newest)?,
+        Versions::Undo(later) => {
+            for manifest in later {
+                tracing::warn!(manifest = %manifest.display(), "a change that was cut off before it was acknowledged is undone");
+                set_aside(folder, DELETED, &manifest)?;
+            }
+        }
     }
     Ok(())
 }

@@ -16,16 +16,23 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
@@ -86,23 +93,6 @@ static int found_there(const char *path, const struct stat *found, int kind, str
     (void)path, (void)kind, (void)where;
     add_known(found->st_ino);
     return 0;
-}
-
-__attribute__((constructor)) static void begin(void) {
-    const char *folder = getenv("RECORD_BELOW"), *to = getenv("RECORD_TO");
-    struct stat found;
-    if (!folder || !to || stat(folder, &found) != 0) return;
-    int fd = REAL(int, open, const char *, int, ...)(to, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (fd < 0) abort();
-    snprintf(below, sizeof below, "%s", folder);
-    below_length = strlen(below);
-    device = found.st_dev;
-    log_fd = fd;
-    // What an earlier process made.
-    nftw(folder, found_there, 16, FTW_PHYS);
-    record('R', found.st_ino, 0, "", 0, NULL);
-    // Children are recorded by nobody.
-    unsetenv("RECORD_BELOW");
 }
 
 static void take(void) { pthread_mutex_lock(&lock); }
@@ -309,78 +299,116 @@ int posix_fallocate64(int fd, off64_t at, off64_t bytes) { LENGTH((REAL(int, pos
 SYNC(fsync)
 SYNC(fdatasync)
 
-// Two names, of which the second gets what the first has.
-static int named(char kind, int at, const char *path, int to_at, const char *to, int done) {
+// Names are changed by calls that no library sees: some crates make them without the C library. So the system hands each of them to `trapped`,
+// but for those that have `OURS` for a sixth number, which none of them has.
+#if defined(__x86_64__)
+#define REGISTER(context, name) ((context)->uc_mcontext.gregs[name])
+#define ARGUMENT(context, at) REGISTER(context, ((const int[]){REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8})[at])
+#define RESULT(context) REGISTER(context, REG_RAX)
+#elif defined(__aarch64__)
+#define ARGUMENT(context, at) ((context)->uc_mcontext.regs[at])
+#define RESULT(context) ((context)->uc_mcontext.regs[0])
+#else
+#error "which registers have a call's arguments?"
+#endif
+#define OURS 0x52454344
+
+// A call that names things: what is recorded of it, and which arguments are its folders and names; -1: none, and the working folder.
+struct naming {
+    long call;
+    char kind;
+    int at, path, to_at, to;
+};
+static const struct naming namings[] = {
+#ifdef SYS_rename
+    {SYS_rename, 'N', -1, 0, -1, 1}, {SYS_link, 'L', -1, 0, -1, 1},    {SYS_unlink, 'U', -1, 0, -1, -1},
+    {SYS_rmdir, 'U', -1, 0, -1, -1}, {SYS_mkdir, 'D', -1, 0, -1, -1},  {SYS_symlink, '?', -1, 1, -1, -1},
+#endif
+#ifdef SYS_renameat
+    {SYS_renameat, 'N', 0, 1, 2, 3},
+#endif
+    {SYS_renameat2, 'N', 0, 1, 2, 3}, {SYS_linkat, 'L', 0, 1, 2, 3},   {SYS_unlinkat, 'U', 0, 1, -1, -1},
+    {SYS_mkdirat, 'D', 0, 1, -1, -1}, {SYS_symlinkat, '?', 1, 2, -1, -1},
+};
+#define NAMINGS (sizeof namings / sizeof *namings)
+
+static void record_name(const struct naming *naming, const ucontext_t *context) {
     char one[PATH_MAX], two[PATH_MAX];
-    const char *from = within(at, path, one), *onto = within(to_at, to, two);
-    if (done == 0 && from && onto) record(kind, 0, 0, from, strlen(from), onto);
-    if (done == 0 && !from != !onto) cannot("a name that leaves the folder, or comes from elsewhere");
-    return done;
-}
-#define NAMED(kind, at, path, to_at, to, call)                                            \
-    take();                                                                               \
-    int done = named(kind, at, path, to_at, to, call);                                    \
-    give();                                                                               \
-    return done;
-
-int rename(const char *path, const char *to) {
-    NAMED('N', AT_FDCWD, path, AT_FDCWD, to, (REAL(int, rename, const char *, const char *)(path, to)))
-}
-int renameat(int at, const char *path, int to_at, const char *to) {
-    NAMED('N', at, path, to_at, to, (REAL(int, renameat, int, const char *, int, const char *)(at, path, to_at, to)))
-}
-int renameat2(int at, const char *path, int to_at, const char *to, unsigned flags) {
-    NAMED('N', at, path, to_at, to, (REAL(int, renameat2, int, const char *, int, const char *, unsigned)(at, path, to_at, to, flags)))
-}
-int link(const char *path, const char *to) {
-    NAMED('L', AT_FDCWD, path, AT_FDCWD, to, (REAL(int, link, const char *, const char *)(path, to)))
-}
-int linkat(int at, const char *path, int to_at, const char *to, int flags) {
-    NAMED('L', at, path, to_at, to, (REAL(int, linkat, int, const char *, int, const char *, int)(at, path, to_at, to, flags)))
-}
-int symlink(const char *path, const char *to) {
-    char name[PATH_MAX];
-    take();
-    if (within(AT_FDCWD, to, name)) cannot("a link by name");
-    int done = REAL(int, symlink, const char *, const char *)(path, to);
-    give();
-    return done;
-}
-
-static int taken_away(int at, const char *path, int done) {
-    char name[PATH_MAX];
-    if (done == 0 && within(at, path, name)) record('U', 0, 0, name, strlen(name), NULL);
-    return done;
-}
-#define AWAY(at, path, call)               \
-    take();                                \
-    int done = taken_away(at, path, call); \
-    give();                                \
-    return done;
-
-int unlink(const char *path) { AWAY(AT_FDCWD, path, (REAL(int, unlink, const char *)(path))) }
-int rmdir(const char *path) { AWAY(AT_FDCWD, path, (REAL(int, rmdir, const char *)(path))) }
-int remove(const char *path) { AWAY(AT_FDCWD, path, (REAL(int, remove, const char *)(path))) }
-int unlinkat(int at, const char *path, int flags) { AWAY(at, path, (REAL(int, unlinkat, int, const char *, int)(at, path, flags))) }
-
-static int made(int at, const char *path, int done) {
-    char name[PATH_MAX];
-    struct stat found;
-    if (done == 0 && within(at, path, name) && fstatat(at, path, &found, 0) == 0) {
+    int at = naming->at < 0 ? AT_FDCWD : (int)ARGUMENT(context, naming->at);
+    const char *path = (const char *)ARGUMENT(context, naming->path), *name = within(at, path, one);
+    if (naming->to >= 0) {
+        int to_at = naming->to_at < 0 ? AT_FDCWD : (int)ARGUMENT(context, naming->to_at);
+        const char *to = within(to_at, (const char *)ARGUMENT(context, naming->to), two);
+        if (!name != !to) cannot("a name that leaves the folder, or comes from elsewhere");
+        if (name && to) record(naming->kind, 0, 0, name, strlen(name), to);
+    } else if (name && naming->kind == 'D') {
+        struct stat found;
+        if (fstatat(at, path, &found, 0) != 0) return cannot("a folder that went as it was made");
         add_known(found.st_ino);
         record('D', found.st_ino, 0, name, strlen(name), NULL);
+    } else if (name && naming->kind == '?') {
+        cannot("a link by name");
+    } else if (name) {
+        record(naming->kind, 0, 0, name, strlen(name), NULL);
     }
-    return done;
 }
-int mkdir(const char *path, mode_t mode) {
+
+static void trapped(int signal, siginfo_t *call, void *of) {
+    (void)signal;
+    ucontext_t *context = of;
+    int kept = errno;
+    const struct naming *naming = namings;
+    while (naming->call != call->si_syscall) naming++;
     take();
-    int done = made(AT_FDCWD, path, REAL(int, mkdir, const char *, mode_t)(path, mode));
+    long done = syscall(naming->call, ARGUMENT(context, 0), ARGUMENT(context, 1), ARGUMENT(context, 2), ARGUMENT(context, 3),
+                        ARGUMENT(context, 4), (long)OURS);
+    int failed = errno;
+    if (done == 0 && log_fd >= 0) record_name(naming, context);
     give();
-    return done;
+    RESULT(context) = done == 0 ? 0 : -failed;
+    errno = kept;
 }
-int mkdirat(int at, const char *path, mode_t mode) {
-    take();
-    int done = made(at, path, REAL(int, mkdirat, int, const char *, mode_t)(at, path, mode));
-    give();
-    return done;
+
+// A process that this one starts has the filter as well, and needs the library for what it calls.
+static void answer_traps(void) {
+    struct sigaction action = {0};
+    action.sa_sigaction = trapped;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
+    if (sigaction(SIGSYS, &action, NULL) != 0) abort();
+}
+
+static void set_traps(void) {
+    struct sock_filter filter[2 * NAMINGS + 5], *next = filter;
+    // The lower half: numbers are little-endian.
+    *next++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[5]));
+    *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OURS, 0, 1);
+    *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    *next++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (size_t at = 0; at < NAMINGS; at++) {
+        *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)namings[at].call, 0, 1);
+        *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP);
+    }
+    *next++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {(unsigned short)(next - filter), filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        cannot("this system lets no process filter its calls (seccomp)");
+}
+
+__attribute__((constructor)) static void begin(void) {
+    const char *folder = getenv("RECORD_BELOW"), *to = getenv("RECORD_TO");
+    struct stat found;
+    answer_traps();
+    if (!folder || !to || stat(folder, &found) != 0) return;
+    int fd = REAL(int, open, const char *, int, ...)(to, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd < 0) abort();
+    snprintf(below, sizeof below, "%s", folder);
+    below_length = strlen(below);
+    device = found.st_dev;
+    log_fd = fd;
+    // What an earlier process made.
+    nftw(folder, found_there, 16, FTW_PHYS);
+    record('R', found.st_ino, 0, "", 0, NULL);
+    // Children are recorded by nobody.
+    unsetenv("RECORD_BELOW");
+    set_traps();
 }

@@ -78,6 +78,36 @@ fn what_is_not_synced_is_lost_and_what_is_kept_is_what_was_there() {
     assert_eq!(left(&disk, &recording, Left::Some(7)), left(&disk, &recording, Left::Some(7)));
 }
 
+/// The folder of the child.
+const FOLDER: &str = "RECORDED_FOLDER";
+
+/// The child: its last name is given by a call that goes past the C library.
+#[test]
+fn child() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    for name in ["one", "two"] {
+        tempfile::NamedTempFile::new_in(&folder).unwrap().persist(Path::new(&folder).join(name)).unwrap();
+    }
+    tempfile::NamedTempFile::new_in(&folder).unwrap().persist_noclobber(Path::new(&folder).join("three")).unwrap();
+    drop(tempfile::NamedTempFile::new_in(&folder).unwrap());
+}
+
+#[test]
+fn names_that_are_given_past_the_c_library_are_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(recorder) = Recorder::compile(dir.path()).unwrap() else { return };
+    let (folder, to) = (dir.path().join("disk"), dir.path().join("recording"));
+    std::fs::create_dir(&folder).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "disk::tests::child", "--test-threads=1"]).env(FOLDER, &folder);
+    recorder.watch(&mut command, &folder, &to).unwrap();
+    assert!(command.status().unwrap().success());
+    let recording = Recording::read(&to).unwrap();
+    let replayed = left(&at_the_end(&recording), &recording, Left::All);
+    assert_eq!(replayed.keys().collect::<Vec<_>>(), ["one", "three", "two"]);
+    assert_eq!(files(&folder), replayed);
+}
+
 #[test]
 fn a_rename_that_one_folder_synced_is_done_in_both() {
     let Some((recording, _)) =
