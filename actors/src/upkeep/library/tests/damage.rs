@@ -103,7 +103,8 @@ async fn check(data: &Path, damaged: &Path, there: &BTreeMap<String, String>) ->
             || (in_file("responses") && name.starts_with("response:"));
         assert!(is_same || of_it, "{name} is {:?}, and was {value}", rows.get(name));
     }
-    if damages.is_empty() {
+    // RocksDB takes a log that is damaged for one that a power cut ended, and forgets what came after: removals of KV, too.
+    if damages.is_empty() && !in_file("kv") {
         world.check_kv(&world.live().await);
     }
     world.close().await;
