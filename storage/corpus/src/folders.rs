@@ -107,26 +107,30 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Tables> {
     Ok(found)
 }
 
-/// Takes away what a change that was cut off left of its versions: nobody was told of it, and a power cut may have taken a part. Behind it the
-/// newest version is one that is listed.
+/// Takes away what a change that was cut off left of its versions: nobody was told of it, and a power cut may have taken a part.
 fn undo_unacknowledged(folder: &Path, table: &Path) -> std::io::Result<()> {
+    let Versions::Undo(later) = versions_of(table)? else { return Ok(()) };
+    for manifest in later {
+        tracing::warn!(manifest = %manifest.display(), "a change that was cut off before it was acknowledged is undone");
+        set_aside(folder, DELETED, &manifest)?;
+    }
+    Ok(())
+}
+
+/// Lists the newest version of a table whose list does not tell which was acknowledged last.
+pub(super) fn list_newest(table: &Path) -> std::io::Result<()> {
+    if let Versions::List(newest) = versions_of(table)? { unfinished::list(table, &newest) } else { Ok(()) }
+}
+
+/// What is to become of a table's versions.
+fn versions_of(table: &Path) -> std::io::Result<Versions> {
     let manifests = match manifests(table) {
-        Err(error) if error.kind() == Io::NotFound => return Ok(()),
+        Err(error) if error.kind() == Io::NotFound => return Ok(Versions::Stay),
         found => found?,
     };
     let within: Vec<(u64, String)> =
         manifests.into_iter().map(|(version, name)| (version, format!("{VERSIONS}/{name}"))).collect();
-    match unfinished::versions(table, &within)? {
-        Versions::Stay => {}
-        Versions::List(newest) => unfinished::list(table, &newest)?,
-        Versions::Undo(later) => {
-            for manifest in later {
-                tracing::warn!(manifest = %manifest.display(), "a change that was cut off before it was acknowledged is undone");
-                set_aside(folder, DELETED, &manifest)?;
-            }
-        }
-    }
-    Ok(())
+    unfinished::versions(table, &within)
 }
 
 /// What there is of a table.

@@ -160,9 +160,7 @@ impl Collection {
             collection.found = Mutex::new(Some(Arc::default()));
             collection.create_text_index().await?;
             collection.create_term_index().await?;
-            if let Some(writer) = collection.write().await {
-                writer.sync().await?;
-            }
+            collection.sync().await?;
             let ending = path.clone();
             blocking("making a table", move || end(&ending).map_err(of_disk("make a table"))).await?;
             Ok(collection)
@@ -180,7 +178,11 @@ impl Collection {
         let table = db.open_table(table_at(name, stage)).execute().await.map_err(failed(doing()))?;
         let schema = table.schema().await.map_err(failed(doing()))?;
         let mut opened = Self::new(table, name, Home::Folder(path_of(folder, name, stage)), schema)?;
-        match opened.add_columns().await {
+        let upgraded = match opened.list_newest().await {
+            Ok(()) => opened.add_columns().await,
+            failed => failed,
+        };
+        match upgraded {
             Ok(()) => Ok(opened),
             // A full disk: it is as good as it was, and is tried again at the next start.
             Err(error) => {
@@ -227,10 +229,7 @@ impl Collection {
         let adding = self.table.add_columns().transform(NewColumnTransform::AllNulls(missing)).execute();
         adding.await.map_err(self.failed("add a column to"))?;
         self.schema = self.table.schema().await.map_err(self.failed("read"))?;
-        match self.write().await {
-            Some(writer) => writer.sync().await,
-            None => Ok(()),
-        }
+        self.sync().await
     }
 
     /// The columns of a passage that its table has, and more.

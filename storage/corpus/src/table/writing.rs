@@ -11,9 +11,8 @@ use super::{Change, Collection, Counted, Files, Home, Shared, Writer, any_of};
 use crate::bucket::{end_claims, remove_pointer};
 use crate::checks::Checks;
 use crate::disk::{caught, io_failed, sync_files};
-use crate::folders::discard;
-use crate::schema;
-use crate::{Error, ErrorKind, Result};
+use crate::folders::{discard, list_newest};
+use crate::{Error, ErrorKind, Result, blocking, schema};
 use ragstone_env::lock::locked;
 
 impl Writer<'_> {
@@ -131,6 +130,21 @@ impl Writer<'_> {
 }
 
 impl Collection {
+    /// As a writer's [`sync`](Writer::sync), in its turn. Nothing where the collection was dropped.
+    pub(super) async fn sync(&self) -> Result<()> {
+        match self.write().await {
+            Some(writer) => writer.sync().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Lists its newest version, which LanceDB has read, if its list does not tell which was acknowledged last. Before anything is written.
+    pub(super) async fn list_newest(&self) -> Result<()> {
+        let Some(folder) = self.folder().map(Path::to_owned) else { return Ok(()) };
+        let doing = format!("list the files of collection `{}`", self.name);
+        blocking("listing files", move || list_newest(&folder).map_err(|error| io_failed(&doing, error))).await
+    }
+
     /// Does something with the checksums of its files, on a thread that may block. For one at a time, as writers are.
     pub(in super::super) async fn with_checks<T: Send + 'static>(
         &self,
