@@ -57,7 +57,11 @@ mod tests {
             assert!(folder.is_dir());
             std::fs::write(folder.join("file"), "kept").unwrap();
         }
-        assert_eq!(create_folder(&folder.join("file/d")).unwrap_err().kind(), Io::AlreadyExists, "a file is where a folder is to be");
+        assert_eq!(
+            create_folder(&folder.join("file/d")).unwrap_err().kind(),
+            Io::AlreadyExists,
+            "a file is where a folder is to be"
+        );
         assert_eq!(create_folder(&folder.join("file")).unwrap_err().kind(), Io::AlreadyExists);
         sync_name(&folder.join("file")).unwrap();
         sync_folder(&folder).unwrap();
