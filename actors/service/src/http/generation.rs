@@ -152,11 +152,7 @@ impl Generation {
     pub fn take(fields: &mut Fields, state: &State, default_max_tokens: usize) -> Result<Self> {
         let limit = Duration::from_secs(state.settings.deadline_s);
         let model = state.loaded().map(|opened| opened.ragstone.generation_defaults()).unwrap_or_default();
-        let said = state
-            .settings
-            .upstream()
-            .is_set()
-            .then(|| Arc::new(fields.said(&[PASSED_ON, PASSED_ON_IN_CHATS].concat())));
+        let said = state.settings.upstream().is_set().then(|| Arc::new(fields.said(&[PASSED_ON, PASSED_ON_IN_CHATS].concat())));
         Ok(Self { said, ..Self::take_within(limit, fields, &state.env, default_max_tokens, &model)? })
     }
 
