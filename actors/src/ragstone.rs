@@ -368,8 +368,9 @@ impl Ragstone {
 
     /// What is known to be damaged: what the start found, and what was read since. Memory only.
     pub fn damages(&self) -> Vec<Damage> {
-        let found = [self.inner.catalog.damage(), self.inner.pipeline.store.damage()];
-        found.into_iter().flatten().cloned().chain(self.inner.corpus.damages()).collect()
+        let (catalog, store) = (&self.inner.catalog, &self.inner.pipeline.store);
+        let found = [catalog.damage().cloned(), catalog.trouble(), store.damage().cloned()];
+        found.into_iter().flatten().chain(self.inner.corpus.damages()).collect()
     }
 
     /// The last prompts' plans, a tenant's or everybody's; the latest first.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use ragstone_env::durable::{create_folder, sync_folder};
 use ragstone_storage::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +67,7 @@ fn parse(path: &Path, text: &str) -> Result<u32> {
 pub(crate) fn write(data: &Path, format: u32) -> Result<()> {
     let (path, aside) = (path(data), data.join("FORMAT.new"));
     let write = || {
-        std::fs::create_dir_all(data)?;
+        create_folder(data)?;
         let mut file = File::create(&aside)?;
         serde_json::to_writer(&mut file, &Stamp { format })?;
         file.write_all(b"\n")?;
@@ -75,16 +76,6 @@ pub(crate) fn write(data: &Path, format: u32) -> Result<()> {
         sync_folder(data)
     };
     write().map_err(|error| Error::io("write", &path, error))
-}
-
-#[cfg(unix)]
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-#[cfg(not(unix))]
-fn sync_folder(_: &Path) -> std::io::Result<()> {
-    Ok(())
 }
 
 fn incompatible(message: String) -> Error {

@@ -23,6 +23,7 @@ mod uses;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, War
 pub use self::quotas::{Quota, QuotaName, QuotaRecord};
 use self::records::{Kept, Records, Row};
 pub use self::remains::{Holder, Remains};
-use self::rows::{read_all, read_json, read_rows, to_json};
+use self::rows::{Rows, read_all, read_json, to_json};
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
@@ -59,29 +60,31 @@ pub struct Catalog {
     /// sled's own file, for its last word to be on the disk.
     file: Option<File>,
     flushing: Flushing,
-    /// The second copy; `None` in a copy of a catalog, which is only looked into.
+    /// The record of what is acknowledged; `None` in a copy of a catalog, which is only looked into.
     records: Mutex<Option<Records>>,
+    /// sled could not be written: it is as it was, until the next start.
+    is_behind: AtomicBool,
     damage: Option<Damage>,
     /// Ids begin behind this one: those before were in a catalog that was damaged.
     ids_before: u64,
     /// name -> text
-    settings: Tree,
+    settings: Rows,
     /// Fingerprint [32] -> [`ModelRecord`] as JSON
-    models: Tree,
+    models: Rows,
     /// [`FileStamp`] as JSON -> digest [32]
     digests: Tree,
     /// KvKey [32] -> last use, milliseconds since 1970, u64 big-endian, and the number of uses, u32 big-endian
     accesses: Tree,
     /// KvKey [32] -> nothing: pinned by an operator
-    pins: Tree,
+    pins: Rows,
     /// id, u64 big-endian -> [`IngestJob`] as JSON
-    jobs: Tree,
+    jobs: Rows,
     /// id, u64 big-endian -> [`WarmJob`] as JSON
-    warm_jobs: Tree,
+    warm_jobs: Rows,
     /// id, u64 big-endian -> [`RemovalRow`] as JSON
-    removals: Tree,
+    removals: Rows,
     /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be removed from object storage
-    object_removals: Tree,
+    object_removals: Rows,
     /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be uploaded to object storage
     uploads: Tree,
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON, as earlier versions kept them
@@ -89,11 +92,11 @@ pub struct Catalog {
     /// The schemas.
     schema_files: RecordFiles<SchemaRecord>,
     /// Tenant, 0, name, 0, version, 0, fingerprint [32] -> [`SchemaEntries`] as JSON
-    schema_entries: Tree,
+    schema_entries: Rows,
     /// Name -> [`ApiKeyRecord`] as JSON
-    api_keys: Tree,
+    api_keys: Rows,
     /// Tenant -> [`QuotaRecord`] as JSON
-    quotas: Tree,
+    quotas: Rows,
     /// What of the two is asked for again and again.
     kept_modules: Mutex<KeptModules>,
 }
@@ -126,7 +129,7 @@ pub struct FileStamp {
 }
 
 impl Catalog {
-    /// Opens or creates the catalog in `dir` (`DATA/catalog`), and its second copy beside it. A damaged one is moved aside to
+    /// Opens or creates the catalog in `dir` (`DATA/catalog`), and its second copy beside it, which is what sled's rows are made to be. A damaged one is moved aside to
     /// `catalog.damaged-<time>` and begun anew with what the second copy has, which [`damage`](Self::damage) tells. BLOCKS.
     ///
     /// # Errors
@@ -150,13 +153,22 @@ impl Catalog {
         self.damage.as_ref()
     }
 
+    /// What befell it since, for people.
+    pub fn trouble(&self) -> Option<Damage> {
+        self.is_behind().then(|| Damage {
+            what: "catalog".into(),
+            found: "its database cannot be written any more, as after a disk that was full; what is acknowledged is kept in its second copy"
+                .into(),
+            advice: "look at the disk of the data folder, and start ragstone again when it suits: nothing is lost meanwhile".into(),
+        })
+    }
+
     /// A setting of the data folder.
     ///
     /// # Errors
     /// As sled says.
     pub fn setting(&self, name: &str) -> Result<Option<String>> {
-        let value = self.settings.get(name).map_err(sled_error)?;
-        Ok(value.map(|value| String::from_utf8_lossy(&value).into_owned()))
+        Ok(self.settings.get(name).map(|value| String::from_utf8_lossy(&value).into_owned()))
     }
 
     /// Sets a setting; durable on return.
@@ -164,8 +176,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn set_setting(&self, name: &str, value: &str) -> Result<()> {
-        self.settings.insert(name, value).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, name.as_bytes(), value.as_bytes().to_vec())
     }
 
     /// Identity of the embedding model that the corpus was built with.
@@ -190,7 +201,7 @@ impl Catalog {
     /// As sled says.
     pub fn note_model(&self, fingerprint: &Fingerprint, name: &str, now_unix_ms: u64) -> Result<()> {
         let mut records = self.changing();
-        let known = self.models.get(fingerprint.0).map_err(sled_error)?.and_then(|value| read_json(&value));
+        let known = self.models.get(fingerprint.0).and_then(|value| read_json(&value));
         let is_known = known.is_some();
         let record = ModelRecord {
             fingerprint: *fingerprint,
@@ -200,7 +211,7 @@ impl Catalog {
         };
         if is_known {
             // When it was used last is nothing to be kept twice, and a start needs no room for it.
-            return self.models.insert(fingerprint.0, to_json(&record)?).map(drop).map_err(sled_error);
+            return self.models.insert(fingerprint.0, to_json(&record)?);
         }
         self.write(&mut records, Kept::Models, vec![(fingerprint.0.to_vec(), Some(to_json(&record)?))], true)
     }
@@ -210,7 +221,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn models(&self) -> Result<Vec<ModelRecord>> {
-        let mut models: Vec<ModelRecord> = read_all(&self.models)?;
+        let mut models: Vec<ModelRecord> = self.models.read();
         models.sort_by_key(|model| std::cmp::Reverse(model.last_used_unix_ms));
         Ok(models)
     }
@@ -250,17 +261,34 @@ impl Catalog {
             return self.flush();
         };
         let sequence = records.add(tree, &rows, is_durable).map_err(|error| sled_error(error.into()))?;
-        if let Err(error) = self.apply(tree, &rows) {
-            records.take_back(tree, &rows);
-            return Err(error);
-        }
-        self.note_applied(sequence)?;
+        self.kept(tree).change(&rows);
+        self.follow(sequence, tree, &rows);
         if records.is_worth_writing_anew()
+            && !self.is_behind()
             && let Err(error) = self.write_records_anew(records)
         {
             tracing::warn!(%error, "the catalog's second copy could not be written anew; it goes on growing");
         }
         Ok(())
+    }
+
+    /// Has sled follow the second copy. Behind a write that failed it never writes again: then the next start brings it up.
+    fn follow(&self, sequence: u64, tree: Kept, rows: &[Row]) {
+        if !self.is_behind()
+            && let Err(error) = self.kept(tree).change_sled(rows).and_then(|()| self.note_applied(sequence))
+        {
+            self.fall_behind(&error);
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire)
+    }
+
+    fn fall_behind(&self, error: &Error) {
+        if !self.is_behind.swap(true, Ordering::AcqRel) {
+            tracing::error!(%error, "the catalog's database cannot be written any more; what is acknowledged is kept in its second copy");
+        }
     }
 
     /// One row of a tree; durable on return.
@@ -271,25 +299,20 @@ impl Catalog {
     /// Takes out one row of a tree; whether it was there. Durable on return.
     fn remove(&self, tree: Kept, key: &[u8]) -> Result<bool> {
         let mut records = self.changing();
-        let was_there = self.kept(tree).contains_key(key).map_err(sled_error)?;
+        let was_there = self.kept(tree).contains_key(key);
         if was_there {
             self.write(&mut records, tree, vec![(key.to_vec(), None)], true)?;
         }
         Ok(was_there)
     }
 
+    /// Changes rows in memory and in sled.
     fn apply(&self, tree: Kept, rows: &[Row]) -> Result<()> {
-        let mut batch = sled::Batch::default();
-        for (key, value) in rows {
-            match value {
-                Some(value) => batch.insert(&key[..], &value[..]),
-                None => batch.remove(&key[..]),
-            }
-        }
-        self.kept(tree).apply_batch(batch).map_err(sled_error)
+        self.kept(tree).change(rows);
+        self.kept(tree).change_sled(rows)
     }
 
-    fn kept(&self, tree: Kept) -> &Tree {
+    fn kept(&self, tree: Kept) -> &Rows {
         match tree {
             Kept::ApiKeys => &self.api_keys,
             Kept::Pins => &self.pins,
@@ -300,54 +323,12 @@ impl Catalog {
             Kept::ObjectRemovals => &self.object_removals,
             Kept::Models => &self.models,
             Kept::Quotas => &self.quotas,
+            Kept::Settings => &self.settings,
         }
     }
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 14] {
-        let Self {
-            db: _,
-            file: _,
-            flushing: _,
-            records: _,
-            damage: _,
-            ids_before: _,
-            settings,
-            models,
-            digests,
-            accesses,
-            jobs,
-            warm_jobs,
-            removals,
-            object_removals,
-            uploads,
-            pins,
-            schemas,
-            schema_files: _,
-            schema_entries,
-            api_keys,
-            quotas,
-            kept_modules: _,
-        } = self;
-        [
-            settings,
-            models,
-            digests,
-            accesses,
-            jobs,
-            warm_jobs,
-            removals,
-            object_removals,
-            uploads,
-            pins,
-            schemas,
-            schema_entries,
-            api_keys,
-            quotas,
-        ]
-    }
-
     /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
     fn fresh_id(&self) -> Result<u64> {
         Ok(self.ids_before + self.db.generate_id().map_err(sled_error)? + 1)
@@ -358,11 +339,12 @@ impl Catalog {
 fn open_and_read(dir: &Path) -> Result<Catalog> {
     let attempt = AssertUnwindSafe(|| {
         let catalog = open_trees(dir)?;
-        for tree in catalog.trees() {
+        for tree in [&catalog.digests, &catalog.accesses, &catalog.uploads, &catalog.schemas] {
             for row in tree {
                 row.map_err(sled_error)?;
             }
         }
+        Kept::ALL.iter().try_for_each(|tree| catalog.kept(*tree).load())?;
         catalog.read_kept_modules()?;
         Ok(catalog)
     });
@@ -373,27 +355,29 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
     let config = sled::Config::new().path(dir).cache_capacity(CACHE_BYTES);
     let db = config.open().map_err(|error| at_open(dir, error))?;
     let tree = |name: &str| db.open_tree(name).map_err(sled_error);
+    let rows = |name: &str| tree(name).map(Rows::new);
     Ok(Catalog {
         file: File::open(dir.join("db")).ok(),
         flushing: Flushing::default(),
         records: Mutex::new(None),
+        is_behind: AtomicBool::new(false),
         damage: None,
         ids_before: 0,
-        settings: tree("settings")?,
-        models: tree("models")?,
+        settings: rows("settings")?,
+        models: rows("models")?,
         digests: tree("digests")?,
         accesses: tree("accesses")?,
-        pins: tree("pins")?,
-        jobs: tree("jobs")?,
-        warm_jobs: tree("warm_jobs")?,
-        removals: tree("removals")?,
-        object_removals: tree("object_removals")?,
+        pins: rows("pins")?,
+        jobs: rows("jobs")?,
+        warm_jobs: rows("warm_jobs")?,
+        removals: rows("removals")?,
+        object_removals: rows("object_removals")?,
         uploads: tree("uploads")?,
         schemas: tree("pml_schemas")?,
         schema_files: RecordFiles::new(dir.with_file_name("schemas"), "schema"),
-        schema_entries: tree("pml_entries")?,
-        api_keys: tree("api_keys")?,
-        quotas: tree("quotas")?,
+        schema_entries: rows("pml_entries")?,
+        api_keys: rows("api_keys")?,
+        quotas: rows("quotas")?,
         kept_modules: Mutex::default(),
         db,
     })

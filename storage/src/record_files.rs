@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{Error, Result};
+use ragstone_env::durable::{create_folder, sync_folder};
 
 const SUFFIX: &str = ".json";
 /// What most file systems give a file at the least.
@@ -159,7 +160,7 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
         let (path, unfinished) = (self.path_of(row), self.unfinished(row));
         let bytes = serde_json::to_vec(record).map_err(|error| Error::internal(error.to_string()))?;
         let written = (|| {
-            std::fs::create_dir_all(&self.folder)?;
+            create_folder(&self.folder)?;
             let mut file = File::create(&unfinished)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
@@ -199,7 +200,7 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
 
     /// Waits for the disk on which files there are.
     fn sync(&self) -> std::io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+        sync_folder(&self.folder)
     }
 
     fn parse(&self, path: &Path, bytes: &[u8]) -> Result<T> {

@@ -5,6 +5,8 @@
 //   FAIL_CALLS   how many fail
 //   FAIL_ERRNO   the error
 //   FAIL_COUNTED a file that gets the number of calls in the end
+//   FAIL_WHEN    a file: while it is there, calls that change anything fail with the error whose number it holds. Of a full disk (28) those do
+//                not that make room
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -51,6 +53,8 @@ __attribute__((destructor)) static void end(void) {
     fclose(file);
 }
 
+#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
+
 // Whether this call is to fail.
 static int fails(void) {
     long call = atomic_fetch_add(&calls, 1) + 1;
@@ -59,10 +63,25 @@ static int fails(void) {
     return 1;
 }
 
+// Whether a call that changes something is to fail, as the disk is now.
+static int fails_to_change(int makes_room) {
+    const char *when = getenv("FAIL_WHEN");
+    if (!when) return fails();
+    int fd = REAL(int, openat, int, const char *, int, mode_t)(AT_FDCWD, when, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    char text[16] = {0};
+    ssize_t bytes = REAL(ssize_t, read, int, void *, size_t)(fd, text, sizeof text - 1);
+    REAL(int, close, int)(fd);
+    int number = bytes > 0 ? atoi(text) : 0;
+    if (number == 0 || (number == ENOSPC && makes_room)) return 0;
+    errno = number;
+    return 1;
+}
+
+static int changes(int flags) { return (flags & (O_CREAT | O_TRUNC)) || (flags & O_ACCMODE) != O_RDONLY; }
+
 static int counts_path(const char *path) { return below && path && strncmp(path, below, below_length) == 0; }
 static int counts_fd(int fd) { return below && fd >= 0 && fd < MOST_FILES && atomic_load(&is_below[fd]); }
-
-#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
 
 static int opened(int fd, int counts) {
     if (fd >= 0 && fd < MOST_FILES) atomic_store(&is_below[fd], (char)counts);
@@ -76,7 +95,7 @@ static int opened(int fd, int counts) {
         mode_t mode = va_arg(more, mode_t);                               \
         va_end(more);                                                     \
         int counts = counts_path(path);                                   \
-        if (counts && fails()) return -1;                                 \
+        if (counts && (changes(flags) ? fails_to_change(0) : fails())) return -1; \
         return opened(REAL(int, name, const char *, int, mode_t)(path, flags, mode), counts); \
     }
 OPEN(open)
@@ -89,7 +108,7 @@ OPEN(open64)
         mode_t mode = va_arg(more, mode_t);                               \
         va_end(more);                                                     \
         int counts = counts_path(path) || counts_fd(at);                  \
-        if (counts && fails()) return -1;                                 \
+        if (counts && (changes(flags) ? fails_to_change(0) : fails())) return -1; \
         return opened(REAL(int, name, int, const char *, int, mode_t)(at, path, flags, mode), counts); \
     }
 OPENAT(openat)
@@ -118,40 +137,40 @@ struct dirent64 *readdir64(DIR *folder) {
     return REAL(struct dirent64 *, readdir64, DIR *)(folder);
 }
 
-#define OF_FD(type, name, parameters, arguments, ...)                     \
+#define OF_FD(type, name, failing, parameters, arguments, ...)            \
     type name parameters {                                                \
-        if (counts_fd(fd) && fails()) return -1;                          \
+        if (counts_fd(fd) && failing) return -1;                          \
         return REAL(type, name, __VA_ARGS__) arguments;                   \
     }
-OF_FD(ssize_t, read, (int fd, void *to, size_t bytes), (fd, to, bytes), int, void *, size_t)
-OF_FD(ssize_t, write, (int fd, const void *from, size_t bytes), (fd, from, bytes), int, const void *, size_t)
-OF_FD(ssize_t, pread, (int fd, void *to, size_t bytes, off_t at), (fd, to, bytes, at), int, void *, size_t, off_t)
-OF_FD(ssize_t, pread64, (int fd, void *to, size_t bytes, off64_t at), (fd, to, bytes, at), int, void *, size_t, off64_t)
-OF_FD(ssize_t, pwrite, (int fd, const void *from, size_t bytes, off_t at), (fd, from, bytes, at), int, const void *, size_t, off_t)
-OF_FD(ssize_t, pwrite64, (int fd, const void *from, size_t bytes, off64_t at), (fd, from, bytes, at), int, const void *, size_t, off64_t)
-OF_FD(int, fsync, (int fd), (fd), int)
-OF_FD(int, fdatasync, (int fd), (fd), int)
-OF_FD(int, ftruncate, (int fd, off_t bytes), (fd, bytes), int, off_t)
-OF_FD(int, ftruncate64, (int fd, off64_t bytes), (fd, bytes), int, off64_t)
+OF_FD(ssize_t, read, fails(), (int fd, void *to, size_t bytes), (fd, to, bytes), int, void *, size_t)
+OF_FD(ssize_t, write, fails_to_change(0), (int fd, const void *from, size_t bytes), (fd, from, bytes), int, const void *, size_t)
+OF_FD(ssize_t, pread, fails(), (int fd, void *to, size_t bytes, off_t at), (fd, to, bytes, at), int, void *, size_t, off_t)
+OF_FD(ssize_t, pread64, fails(), (int fd, void *to, size_t bytes, off64_t at), (fd, to, bytes, at), int, void *, size_t, off64_t)
+OF_FD(ssize_t, pwrite, fails_to_change(0), (int fd, const void *from, size_t bytes, off_t at), (fd, from, bytes, at), int, const void *, size_t, off_t)
+OF_FD(ssize_t, pwrite64, fails_to_change(0), (int fd, const void *from, size_t bytes, off64_t at), (fd, from, bytes, at), int, const void *, size_t, off64_t)
+OF_FD(int, fsync, fails_to_change(1), (int fd), (fd), int)
+OF_FD(int, fdatasync, fails_to_change(1), (int fd), (fd), int)
+OF_FD(int, ftruncate, fails_to_change(1), (int fd, off_t bytes), (fd, bytes), int, off_t)
+OF_FD(int, ftruncate64, fails_to_change(1), (int fd, off64_t bytes), (fd, bytes), int, off64_t)
 
-#define OF_PATH(name, parameters, arguments, ...)                         \
+#define OF_PATH(name, makes_room, parameters, arguments, ...)             \
     int name parameters {                                                 \
-        if (counts_path(path) && fails()) return -1;                      \
+        if (counts_path(path) && fails_to_change(makes_room)) return -1;  \
         return REAL(int, name, __VA_ARGS__) arguments;                    \
     }
-OF_PATH(rename, (const char *path, const char *to), (path, to), const char *, const char *)
-OF_PATH(link, (const char *path, const char *to), (path, to), const char *, const char *)
-OF_PATH(unlink, (const char *path), (path), const char *)
-OF_PATH(rmdir, (const char *path), (path), const char *)
-OF_PATH(mkdir, (const char *path, mode_t mode), (path, mode), const char *, mode_t)
+OF_PATH(rename, 0, (const char *path, const char *to), (path, to), const char *, const char *)
+OF_PATH(link, 0, (const char *path, const char *to), (path, to), const char *, const char *)
+OF_PATH(unlink, 1, (const char *path), (path), const char *)
+OF_PATH(rmdir, 1, (const char *path), (path), const char *)
+OF_PATH(mkdir, 0, (const char *path, mode_t mode), (path, mode), const char *, mode_t)
 
 int linkat(int at, const char *path, int to_at, const char *to, int flags) {
-    if (counts_path(path) && fails()) return -1;
+    if (counts_path(path) && fails_to_change(0)) return -1;
     return REAL(int, linkat, int, const char *, int, const char *, int)(at, path, to_at, to, flags);
 }
 
 int unlinkat(int at, const char *path, int flags) {
-    if ((counts_path(path) || counts_fd(at)) && fails()) return -1;
+    if ((counts_path(path) || counts_fd(at)) && fails_to_change(1)) return -1;
     return REAL(int, unlinkat, int, const char *, int)(at, path, flags);
 }
 

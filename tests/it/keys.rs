@@ -60,7 +60,7 @@ pub async fn send(service: &Service, method: Method, path: &str, who: As<'_>, bo
 }
 
 /// What must succeed and be JSON.
-async fn ask(service: &Service, method: Method, path: &str, who: As<'_>, body: &Value) -> Value {
+pub async fn ask(service: &Service, method: Method, path: &str, who: As<'_>, body: &Value) -> Value {
     let (status, text) = send(service, method, path, who, body).await;
     assert_eq!(status, 200, "{path} {who:?}: {text}");
     serde_json::from_str(&text).unwrap()

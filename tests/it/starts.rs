@@ -23,7 +23,7 @@ const ERRORS: [i32; 6] = [5, 28, 24, 13, 116, 2];
 const WIDTHS: [u64; 3] = [1, 4, 64];
 
 /// Compiles what has calls fail; `None` where this machine has no compiler.
-fn compiled(folder: &Folder) -> Option<PathBuf> {
+pub fn compiled(folder: &Folder) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fail_calls.c");
     let library = folder.path().join("fail_calls.so");
     let compiled =

@@ -21,11 +21,12 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("storage/corpus", &["env", "documents"]),
     ("storage", &["env", "kernels"]),
     ("terminal", &["env"]),
+    ("tests/power-cuts", &["env"]),
     ("kernels/models", &["env", "kernels", "terminal"]),
     ("migrations", &["env", "storage"]),
     ("actors/pml", &["env", "kernels", "storage"]),
     ("actors/kv_serve", &["env", "storage"]),
-    ("actors", &["env", "kernels", "cuda", "documents", "corpus", "storage", "pml"]),
+    ("actors", &["env", "kernels", "cuda", "documents", "corpus", "storage", "pml", "power-cuts"]),
     (
         "actors/service",
         &["env", "kernels", "models", "terminal", "documents", "corpus", "storage", "pml", "actors", "migrations"],
@@ -63,6 +64,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "migrations",
             "service",
             "measure",
+            "power-cuts",
         ],
     ),
 ];
@@ -283,6 +285,7 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
         2,
         "what was renamed into `deleted` before: deleted on request, empty, or derived; and a folder without files",
     ),
+    ("storage/corpus/src/unfinished.rs", 1, "the mark of a table that was being made, once it is"),
     ("storage/corpus/src/changing.rs", 1, "calls the next, for whoever deletes a collection"),
     ("storage/corpus/src/table/writing.rs", 1, "renames into `deleted`"),
     ("storage/corpus/src/table/upkeep.rs", 2, "superseded versions, of which the newest needs nothing"),
@@ -292,7 +295,7 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
         6,
         "a record that somebody deleted, or whose time is over; what a write left that failed or was killed, which was told to nobody",
     ),
-    ("storage/src/catalog/records.rs", 3, "what a write that failed left behind the last whole frame"),
+    ("storage/src/catalog/records.rs", 2, "what a write that failed left behind the last whole frame"),
     ("storage/src/tier/disk/quarantine.rs", 1, "derived: a damaged KV store, when another is moved aside"),
     ("storage/src/tier/disk/recovery.rs", 1, "derived: a damaged entry, copied into quarantine before"),
     (

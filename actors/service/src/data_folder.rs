@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ragstone_env::Env;
+use ragstone_env::durable::sync_name;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -99,11 +100,19 @@ impl DataFolder {
 
     /// The folder at `path`, created where it is missing.
     pub fn create(path: &Path) -> Result<Self> {
+        let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
         let mut builder = std::fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.recursive(true);
         builder.create(path).map_err(|error| Error::io("cannot create the data folder", path, error))?;
+        for folder in missing.into_iter().filter(|folder| !folder.as_os_str().is_empty()) {
+            match sync_name(folder) {
+                // Whoever may make a folder there may not always look into it.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+                synced => synced.map_err(|error| Error::io("cannot create the data folder", folder, error))?,
+            }
+        }
         let path = path.canonicalize().map_err(|error| Error::io("cannot open the data folder", path, error))?;
         Ok(Self(path))
     }

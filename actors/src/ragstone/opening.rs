@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ragstone_corpus::{Corpus, CorpusOptions, Earlier};
 use ragstone_env::Env;
+use ragstone_env::durable::create_folder;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::Costs;
@@ -22,7 +23,7 @@ use crate::settings::Settings;
 use crate::upkeep::nodes::Joined;
 
 pub(super) fn create(data: &Path) -> Result<()> {
-    std::fs::create_dir_all(data).map_err(|error| {
+    create_folder(data).map_err(|error| {
         Error::new(ErrorKind::InvalidInput, format!("{}: cannot create the folder: {error}", data.display()))
     })
 }

@@ -18,6 +18,8 @@ mod naming;
 mod preview;
 mod settling;
 mod taking;
+#[cfg(test)]
+mod tests;
 mod vacuum;
 mod withdrawal;
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::durable::sync_name;
 use crate::{Error, Result};
 
 /// Below the corpus: tables that belong to no collection that is there.
@@ -40,19 +41,11 @@ pub fn move_aside(path: &Path, now_unix_ms: u64) -> Result<PathBuf> {
 /// Renames, and waits for the disk.
 pub fn rename(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::rename(from, to)?;
-    sync_parent(to)?;
+    sync_name(to)?;
     if from.parent() != to.parent() {
-        sync_parent(from)?;
+        sync_name(from)?;
     }
     Ok(())
-}
-
-fn sync_parent(path: &Path) -> std::io::Result<()> {
-    match path.parent() {
-        // A file's name is the folder's.
-        Some(parent) if cfg!(unix) => std::fs::File::open(parent)?.sync_all(),
-        _ => Ok(()),
-    }
 }
 
 /// What was moved aside in a data folder, and is still there, by name: for `doctor`.

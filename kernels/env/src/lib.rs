@@ -2,7 +2,7 @@
 //!
 //! - [`Error`] with its [`ErrorKind`]: what went wrong, and what the caller should do.
 //! - [`Env`]: the clock, randomness, threads and planted faults. A seed replays a run.
-//! - [`lock`]: locks by name. [`damage`]: where damaged files are put aside.
+//! - [`lock`]: locks by name. [`damage`]: where damaged files are put aside. [`durable`]: names that outlive a power cut.
 //!
 //! ```
 //! use ragstone_env::Env;
@@ -12,6 +12,7 @@
 //! ```
 
 pub mod damage;
+pub mod durable;
 mod env;
 pub mod error;
 pub mod lock;

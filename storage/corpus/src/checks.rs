@@ -14,6 +14,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as Io, Read, Result, Write};
 use std::path::Path;
 
+use super::unfinished::MARK;
+
 const FILE: &str = "ragstone.checks";
 const NEW_FILE: &str = "ragstone.checks.new";
 const CHUNK_BYTES: usize = 1 << 20;
@@ -41,6 +43,8 @@ pub(super) struct Checks {
     listed: BTreeMap<String, Listed>,
     /// The last line may be cut: the next one begins anew.
     is_torn: bool,
+    /// A line before the last is none: what it listed is not known any more.
+    is_damaged: bool,
 }
 
 impl Checks {
@@ -51,13 +55,22 @@ impl Checks {
             read => read?,
         };
         let text = String::from_utf8_lossy(&text);
-        let listed = text.lines().filter_map(parse).collect();
-        Ok(Self { listed, is_torn: !text.is_empty() && !text.ends_with('\n') })
+        let lines: Vec<Option<(String, Listed)>> = text.lines().map(parse).collect();
+        // The next one begins with an empty line behind one that was cut.
+        let whole = lines.len().saturating_sub(1);
+        let is_damaged = text.lines().zip(&lines).take(whole).any(|(line, read)| read.is_none() && !line.is_empty());
+        let is_torn = !text.is_empty() && !text.ends_with('\n');
+        Ok(Self { listed: lines.into_iter().flatten().collect(), is_torn, is_damaged })
     }
 
     /// The files that are listed.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.listed.keys().map(String::as_str)
+    }
+
+    /// Whether it may have listed more: then a file that is not listed may have been, too.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged
     }
 
     /// Whether a file is listed.
@@ -95,20 +108,34 @@ impl Checks {
         Ok(count)
     }
 
-    /// Forgets files that are not there any more. A kill leaves the old list or the new one.
+    /// Forgets files that are not there any more.
     pub fn retain_present(&mut self, table: &Path, present: &HashSet<String>) -> Result<()> {
         let before = self.listed.len();
         self.listed.retain(|name, _| present.contains(name));
         if self.listed.len() == before {
             return Ok(());
         }
+        self.write_anew(table)
+    }
+
+    /// Takes a file for what it should be, and writes the list anew without lines that are none. What the newest listed version needs is known
+    /// to be on the disk by then.
+    pub fn accept(&mut self, table: &Path, name: &str) -> Result<()> {
+        if !self.has(name) {
+            self.listed.insert(name.to_owned(), Listed::of(&table.join(name), &mut |_| true)?);
+        }
+        self.write_anew(table)
+    }
+
+    /// A kill leaves the old list or the new one.
+    fn write_anew(&mut self, table: &Path) -> Result<()> {
         let (path, new) = (table.join(FILE), table.join(NEW_FILE));
         let mut file = File::create(&new)?;
         let lines: String = self.listed.iter().map(|(name, listed)| line(name, listed)).collect();
         file.write_all(lines.as_bytes())?;
         file.sync_all()?;
         ragstone_env::damage::rename(&new, &path)?;
-        self.is_torn = false;
+        (self.is_torn, self.is_damaged) = (false, false);
         Ok(())
     }
 
@@ -134,9 +161,9 @@ impl Checks {
     }
 }
 
-/// Whether a file of a table is the list itself.
+/// Whether a file of a table is ours, such as the list itself.
 pub(super) fn is_own(name: &str) -> bool {
-    name == FILE || name == NEW_FILE
+    name == FILE || name == NEW_FILE || name == MARK
 }
 
 fn line(name: &str, Listed { hash, bytes }: &Listed) -> String {

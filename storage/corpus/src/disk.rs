@@ -1,17 +1,18 @@
 //! Files as the corpus needs them: known to be on the disk, and errors that say what to do.
 
 use std::any::Any;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use futures::FutureExt;
+use ragstone_env::durable::sync_folder;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Waits for the disk on every file below `folder` that is not in `known`, and on the folders these stand in.
-pub(super) fn sync_folder(folder: &Path, known: &mut HashSet<PathBuf>) -> std::io::Result<()> {
+/// Waits for the disk on every file below `folder` that is not in `known`, and on the folders whose names changed since.
+pub(super) fn sync_files(folder: &Path, known: &mut HashSet<PathBuf>) -> std::io::Result<()> {
     let mut seen = HashSet::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -29,11 +30,27 @@ pub(super) fn sync_folder(folder: &Path, known: &mut HashSet<PathBuf>) -> std::i
             seen.insert(path);
         }
         if grown {
-            std::fs::File::open(&folder)?.sync_all()?;
+            sync_folder(&folder)?;
         }
+    }
+    // What was removed must not come back.
+    let left: BTreeSet<&Path> = known.difference(&seen).filter_map(|path| path.parent()).collect();
+    for folder in left.into_iter().filter(|folder| folder.is_dir()) {
+        sync_folder(folder)?;
     }
     *known = seen;
     Ok(())
+}
+
+/// Waits for the disk on files of a table, by their names below it, and on the folders that they stand in.
+pub(super) fn sync_named<'a>(table: &Path, names: impl Iterator<Item = &'a str>) -> std::io::Result<()> {
+    let mut folders = BTreeSet::new();
+    for name in names {
+        let path = table.join(name);
+        std::fs::File::open(&path)?.sync_all()?;
+        folders.extend(path.ancestors().skip(1).take_while(|folder| folder.starts_with(table)).map(Path::to_owned));
+    }
+    folders.iter().try_for_each(|folder| sync_folder(folder))
 }
 
 /// The files of a table, by their names below it, parted by `/`.
@@ -128,11 +145,11 @@ mod tests {
         std::fs::create_dir(folder.path().join("data")).unwrap();
         std::fs::write(folder.path().join("data/a"), "a").unwrap();
         let mut known = HashSet::new();
-        sync_folder(folder.path(), &mut known).unwrap();
+        sync_files(folder.path(), &mut known).unwrap();
         assert_eq!(known.len(), 2);
         std::fs::remove_file(folder.path().join("data/a")).unwrap();
         std::fs::write(folder.path().join("b"), "b").unwrap();
-        sync_folder(folder.path(), &mut known).unwrap();
+        sync_files(folder.path(), &mut known).unwrap();
         assert_eq!(known, HashSet::from([folder.path().join("data"), folder.path().join("b")]));
     }
 

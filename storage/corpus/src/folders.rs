@@ -18,8 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::checks::Checks;
 use super::disk::io_failed;
 use super::naming::{Stage, stage_of, table_at};
+use super::unfinished::{self, Versions, is_unfinished};
 use crate::{Error, Result};
 use ragstone_env::damage::{ORPHANED, rename};
+use ragstone_env::durable::{create_folder, sync_folder};
 
 const SUFFIX: &str = ".lance";
 const DELETED: &str = "deleted";
@@ -35,7 +37,7 @@ const MANIFEST: &str = ".manifest";
 pub(super) enum State {
     /// Its newest version is there, as it was written.
     Whole,
-    /// It was never finished: it has no version, and no data either.
+    /// It was never finished: it is marked so, or has no version, and no data either.
     Unfinished,
     /// What is wrong with it, or why it cannot be read.
     Damaged(String),
@@ -62,6 +64,9 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Tables> {
         let file_name = entry.file_name();
         let table = file_name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
         let Some((name, stage)) = table.and_then(stage_of) else { continue };
+        if let Err(error) = undo_unacknowledged(folder, &entry.path()) {
+            tracing::warn!(table = %entry.path().display(), %error, "what was begun in a table and not acknowledged stays");
+        }
         match (state(&entry.path()), stage) {
             (State::Unfinished, _) => drop(set_aside(folder, DELETED, &entry.path())?),
             (State::Whole, Stage::Serving) => serving.push(name),
@@ -96,15 +101,46 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Tables> {
     if let Err(error) = clear(&folder.join(DELETED)) {
         tracing::warn!(%error, "files of deleted collections are still there; the next start tries again");
     }
-    std::fs::File::open(folder)?.sync_all()?;
+    sync_folder(folder)?;
     found.whole = names.into_iter().filter(|name| !found.damaged.contains_key(name)).collect();
     found.whole.sort();
     Ok(found)
 }
 
+/// Takes away what a change that was cut off left of its versions: nobody was told of it, and a power cut may have taken a part.
+fn undo_unacknowledged(folder: &Path, table: &Path) -> std::io::Result<()> {
+    let Versions::Undo(later) = versions_of(table)? else { return Ok(()) };
+    for manifest in later {
+        tracing::warn!(manifest = %manifest.display(), "a change that was cut off before it was acknowledged is undone");
+        set_aside(folder, DELETED, &manifest)?;
+    }
+    Ok(())
+}
+
+/// Lists the newest version of a table whose list does not tell which was acknowledged last.
+pub(super) fn list_newest(table: &Path) -> std::io::Result<()> {
+    if let Versions::List(newest) = versions_of(table)? { unfinished::list(table, &newest) } else { Ok(()) }
+}
+
+/// What is to become of a table's versions.
+fn versions_of(table: &Path) -> std::io::Result<Versions> {
+    let manifests = match manifests(table) {
+        Err(error) if error.kind() == Io::NotFound => return Ok(Versions::Stay),
+        found => found?,
+    };
+    let within: Vec<(u64, String)> =
+        manifests.into_iter().map(|(version, name)| (version, format!("{VERSIONS}/{name}"))).collect();
+    unfinished::versions(table, &within)
+}
+
 /// What there is of a table.
 pub(super) fn state(table: &Path) -> State {
     let unreadable = |what: &str, error: std::io::Error| State::Damaged(format!("{what} cannot be read: {error}"));
+    match is_unfinished(table) {
+        Ok(false) => {}
+        Ok(true) => return State::Unfinished,
+        Err(error) => return unreadable("the list of its files", error),
+    }
     let newest = match newest_version(table) {
         Ok(newest) => newest,
         Err(error) if error.kind() == Io::NotFound => None,
@@ -134,16 +170,17 @@ pub(super) fn state(table: &Path) -> State {
 
 /// The number and the file of the newest version; `None` where there is none.
 fn newest_version(table: &Path) -> std::io::Result<Option<(u64, String)>> {
-    let mut newest: Option<(u64, String)> = None;
+    Ok(manifests(table)?.into_iter().max())
+}
+
+/// The versions of a table, with their files.
+fn manifests(table: &Path) -> std::io::Result<Vec<(u64, String)>> {
+    let mut all = Vec::new();
     for entry in std::fs::read_dir(table.join(VERSIONS))? {
         let Ok(name) = entry?.file_name().into_string() else { continue };
-        if let Some(version) = version_of(&name)
-            && newest.as_ref().is_none_or(|(other, _)| version > *other)
-        {
-            newest = Some((version, name));
-        }
+        all.extend(version_of(&name).map(|version| (version, name)));
     }
-    Ok(newest)
+    Ok(all)
 }
 
 /// The name of a version's manifest, also of one that is not there.
@@ -231,7 +268,7 @@ fn set_aside(folder: &Path, into: &str, table: &Path) -> std::io::Result<PathBuf
     if !table.try_exists()? {
         return Err(Io::NotFound.into());
     }
-    std::fs::create_dir_all(&into)?;
+    create_folder(&into)?;
     let name = table.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // Several of one name may be there.
     let free = loop {

@@ -45,6 +45,7 @@ mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 mod verify;
 mod words;
 
@@ -79,6 +80,7 @@ pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions, Searched, Took
 use self::sharing::Home;
 use self::table::Collection;
 pub use self::verify::{CorpusCheck, DamagedFile, Pace};
+use ragstone_env::durable::{create_folder, sync_name};
 use ragstone_env::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
@@ -169,7 +171,8 @@ impl Corpus {
         let opening = format!("open the corpus in {}", dir.display());
         let folder = dir.to_owned();
         let found = blocking("opening the corpus", move || {
-            std::fs::create_dir_all(&folder)
+            create_folder(&folder)
+                .and_then(|()| sync_name(&folder))
                 .and_then(|()| folders::find(&folder))
                 .map_err(|error| io_failed(&format!("read the folder {}", folder.display()), error))
         });

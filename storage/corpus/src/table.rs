@@ -36,10 +36,11 @@ pub(super) use self::indexes::{TERM_INDEX, TEXT_INDEX, text_index};
 pub(super) use self::shared::{Change, Shared};
 use super::bucket::Bucket;
 use super::checks::Checks;
-use super::disk::{failed, files};
+use super::disk::{failed, files, io_failed};
 use super::folders::{discard, path_of};
 use super::naming::{Stage, table_at, unknown};
-use super::{PassageEncoder, schema};
+use super::unfinished::{begin, end};
+use super::{PassageEncoder, blocking, schema};
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::lock::locked;
 
@@ -138,7 +139,7 @@ enum Turn<'a> {
 }
 
 impl Collection {
-    /// Makes the table of a new collection, with its full-text index.
+    /// Makes the table of a new collection, with its full-text index. It is on the disk on return; of one that failed nothing stays.
     pub async fn create(
         db: &Connection,
         folder: &Path,
@@ -146,15 +147,29 @@ impl Collection {
         embedder: Arc<dyn PassageEncoder>,
     ) -> Result<Self> {
         let doing = || format!("create collection `{name}`");
-        let schema = schema::table_schema(embedder.dimension(), &embedder.identity(), false);
-        let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
-        let home = Home::Folder(path_of(folder, name, stage));
-        let mut collection = Self::new(table.map_err(failed(doing()))?, name, home, schema)?;
-        collection.embedder = Some(embedder);
-        collection.found = Mutex::new(Some(Arc::default()));
-        collection.create_text_index().await?;
-        collection.create_term_index().await?;
-        Ok(collection)
+        let (corpus, path) = (folder.to_owned(), path_of(folder, name, stage));
+        let of_disk = |failed| move |error: std::io::Error| io_failed(failed, error);
+        let beginning = path.clone();
+        blocking("making a table", move || begin(&beginning).map_err(of_disk("make a table"))).await?;
+        let made = async {
+            let schema = schema::table_schema(embedder.dimension(), &embedder.identity(), false);
+            let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
+            let home = Home::Folder(path.clone());
+            let mut collection = Self::new(table.map_err(failed(doing()))?, name, home, schema)?;
+            collection.embedder = Some(embedder);
+            collection.found = Mutex::new(Some(Arc::default()));
+            collection.create_text_index().await?;
+            collection.create_term_index().await?;
+            collection.sync().await?;
+            let ending = path.clone();
+            blocking("making a table", move || end(&ending).map_err(of_disk("make a table"))).await?;
+            Ok(collection)
+        };
+        let made = made.await;
+        if made.is_err() {
+            blocking("taking away what was made of a table", move || discard(&corpus, &path)).await?;
+        }
+        made
     }
 
     /// Opens a table that is there. Which embedding model it suits is for the caller to find out.
@@ -163,7 +178,11 @@ impl Collection {
         let table = db.open_table(table_at(name, stage)).execute().await.map_err(failed(doing()))?;
         let schema = table.schema().await.map_err(failed(doing()))?;
         let mut opened = Self::new(table, name, Home::Folder(path_of(folder, name, stage)), schema)?;
-        match opened.add_columns().await {
+        let upgraded = match opened.list_newest().await {
+            Ok(()) => opened.add_columns().await,
+            failed => failed,
+        };
+        match upgraded {
             Ok(()) => Ok(opened),
             // A full disk: it is as good as it was, and is tried again at the next start.
             Err(error) => {
@@ -210,10 +229,7 @@ impl Collection {
         let adding = self.table.add_columns().transform(NewColumnTransform::AllNulls(missing)).execute();
         adding.await.map_err(self.failed("add a column to"))?;
         self.schema = self.table.schema().await.map_err(self.failed("read"))?;
-        match self.write().await {
-            Some(writer) => writer.sync().await,
-            None => Ok(()),
-        }
+        self.sync().await
     }
 
     /// The columns of a passage that its table has, and more.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind as Io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::checks::{Checks, Listed};
-use super::disk::{failed, files};
+use super::disk::{failed, files, sync_named};
 use super::folders::manifest_of;
 use super::table::Collection;
 use super::{Corpus, blocking, io_failed};
@@ -194,7 +195,12 @@ impl Collection {
             let Some(_writing) = self.write().await else { return Ok(count) };
             let needed = self.needed_files().await?.unwrap_or_default();
             added.retain(|(name, _)| needed.contains(name));
-            count += self.with_checks(move |folder, checks| checks.add_read(folder, added)).await? as u64;
+            let listing = move |folder: &Path, checks: &mut Checks| {
+                // What is listed is known to be on the disk.
+                sync_named(folder, added.iter().map(|(name, _)| name.as_str()))?;
+                checks.add_read(folder, added)
+            };
+            count += self.with_checks(listing).await? as u64;
         }
         Ok(count)
     }

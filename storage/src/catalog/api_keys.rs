@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::records::Kept;
-use super::{Catalog, read_all, to_json};
+use super::{Catalog, to_json};
 use crate::Result;
 
 /// What a key may do. Each may do what those before it may.
@@ -53,7 +53,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn api_keys(&self) -> Result<Vec<ApiKeyRecord>> {
-        read_all(&self.api_keys)
+        Ok(self.api_keys.read())
     }
 
     /// Whether there are keys.

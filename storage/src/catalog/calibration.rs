@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Catalog, read_json, sled_error, to_json};
+use super::records::Kept;
+use super::{Catalog, read_json, to_json};
 use crate::Result;
 
 impl Catalog {
@@ -12,8 +13,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn calibration<T: DeserializeOwned>(&self, model: &str) -> Result<Option<T>> {
-        let row = self.settings.get(row(model)).map_err(sled_error)?;
-        Ok(row.and_then(|value| read_json(&value)))
+        Ok(self.settings.get(row(model)).and_then(|value| read_json(&value)))
     }
 
     /// Notes what was found of a model; durable on return.
@@ -21,8 +21,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_calibration<T: Serialize>(&self, model: &str, found: &T) -> Result<()> {
-        self.settings.insert(row(model), to_json(found)?).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, row(model).as_bytes(), to_json(found)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which collections there are: one whose folder is gone, as after a restore that was cut short, is missed and told of.
 
-use super::{Catalog, sled_error};
+use super::Catalog;
+use super::records::Kept;
 use crate::Result;
 
 /// Before the rows of these, among the settings.
@@ -16,11 +17,10 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_collection(&self, name: &str) -> Result<()> {
-        if self.settings.contains_key(key(name)).map_err(sled_error)? {
+        if self.settings.contains_key(key(name)) {
             return Ok(());
         }
-        self.settings.insert(key(name), &[]).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, key(name).as_bytes(), Vec::new())
     }
 
     /// Notes that a collection is about to go; durable on return.
@@ -28,10 +28,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn forget_collection(&self, name: &str) -> Result<()> {
-        match self.settings.remove(key(name)).map_err(sled_error)? {
-            Some(_) => self.flush(),
-            None => Ok(()),
-        }
+        self.remove(Kept::Settings, key(name).as_bytes()).map(drop)
     }
 
     /// Those that were noted, in the order of their names.
@@ -39,10 +36,8 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn noted_collections(&self) -> Result<Vec<String>> {
-        let name =
-            |key: &[u8]| key.strip_prefix(PREFIX.as_bytes()).and_then(|name| String::from_utf8(name.into()).ok());
-        let keys = self.settings.scan_prefix(PREFIX).keys();
-        keys.filter_map(|key| key.map(|key| name(&key)).map_err(sled_error).transpose()).collect()
+        let name = |key: &[u8]| String::from_utf8(key[PREFIX.len()..].into()).ok();
+        Ok(self.settings.with_prefix(PREFIX).iter().filter_map(|(key, _)| name(key)).collect())
     }
 }
 

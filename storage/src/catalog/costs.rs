@@ -1,8 +1,11 @@
 //! What this machine was seen to take, by model, kernels and threads.
 
-use super::{Catalog, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::Result;
 use crate::cost::CostProfile;
+
+/// Before the rows of these, among the settings.
+pub(super) const PREFIX: &str = "costs.";
 
 impl Catalog {
     /// What is known of a machine; `None` if nothing is, or it cannot be read: it is measured again then.
@@ -10,8 +13,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn costs(&self, name: &str) -> Result<Option<CostProfile>> {
-        let row = self.settings.get(row(name)).map_err(sled_error)?;
-        Ok(row.and_then(|value| read_json(&value)))
+        Ok(self.settings.get(row(name)).and_then(|value| read_json(&value)))
     }
 
     /// Notes what is known of a machine.
@@ -19,10 +21,10 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_costs(&self, name: &str, costs: &CostProfile) -> Result<()> {
-        self.settings.insert(row(name), to_json(costs)?).map(drop).map_err(sled_error)
+        self.settings.insert(row(name), to_json(costs)?)
     }
 }
 
 fn row(name: &str) -> String {
-    format!("costs.{name}")
+    format!("{PREFIX}{name}")
 }

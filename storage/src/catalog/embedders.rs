@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Catalog, read_json, sled_error, to_json};
+use super::records::Kept;
+use super::{Catalog, read_json, to_json};
 use crate::Result;
 
 /// Before an identity, among the settings.
@@ -12,7 +13,7 @@ const EMBEDDER: &str = "embedder.";
 /// Before an identity, of how alike unrelated texts are to that model.
 const UNRELATED: &str = "unrelated.";
 /// Before a collection's full name, among the settings.
-const KEPT: &str = "renewal.cancelled.";
+const CANCELLED: &str = "renewal.cancelled.";
 
 /// An embedding model that was in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,14 +27,13 @@ pub struct EmbedderRecord {
 }
 
 impl Catalog {
-    /// Notes where the embedding model of an identity is.
+    /// Notes where the embedding model of an identity is; durable on return.
     ///
     /// # Errors
     /// `InvalidInput` if the path is not UTF-8; else as sled says.
     pub fn note_embedder(&self, identity: &str, record: &EmbedderRecord) -> Result<()> {
         let key = format!("{EMBEDDER}{identity}");
-        self.settings.insert(key, to_json(record)?).map(drop).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, key.as_bytes(), to_json(record)?)
     }
 
     /// Where the embedding model of an identity was last.
@@ -41,18 +41,16 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn embedder(&self, identity: &str) -> Result<Option<EmbedderRecord>> {
-        let row = self.settings.get(format!("{EMBEDDER}{identity}")).map_err(sled_error)?;
-        Ok(row.and_then(|row| read_json(&row)))
+        Ok(self.settings.get(format!("{EMBEDDER}{identity}")).and_then(|row| read_json(&row)))
     }
 
-    /// Notes what was measured of the embedding model of an identity.
+    /// Notes what was measured of the embedding model of an identity; durable on return.
     ///
     /// # Errors
     /// As sled says.
     pub fn note_unrelated(&self, identity: &str, measured: &Value) -> Result<()> {
         let key = format!("{UNRELATED}{identity}");
-        self.settings.insert(key, to_json(measured)?).map(drop).map_err(sled_error)?;
-        self.flush()
+        self.put(Kept::Settings, key.as_bytes(), to_json(measured)?)
     }
 
     /// What was noted by [`note_unrelated`](Self::note_unrelated).
@@ -60,8 +58,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn unrelated(&self, identity: &str) -> Result<Option<Value>> {
-        let row = self.settings.get(format!("{UNRELATED}{identity}")).map_err(sled_error)?;
-        Ok(row.and_then(|row| read_json(&row)))
+        Ok(self.settings.get(format!("{UNRELATED}{identity}")).and_then(|row| read_json(&row)))
     }
 
     /// Notes that a collection is not to be embedded again for `identity`, or, with `None`, for whichever; durable on return.
@@ -69,12 +66,11 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn cancel_renewal(&self, collection: &str, identity: Option<&str>) -> Result<()> {
-        let key = format!("{KEPT}{collection}");
+        let key = format!("{CANCELLED}{collection}");
         match identity {
-            Some(identity) => self.settings.insert(key, identity).map_err(sled_error)?,
-            None => self.settings.remove(key).map_err(sled_error)?,
-        };
-        self.flush()
+            Some(identity) => self.put(Kept::Settings, key.as_bytes(), identity.into()),
+            None => self.remove(Kept::Settings, key.as_bytes()).map(drop),
+        }
     }
 
     /// Whether somebody cancelled that a collection is embedded again for `identity`.
@@ -82,7 +78,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn is_renewal_cancelled(&self, collection: &str, identity: &str) -> Result<bool> {
-        let row = self.settings.get(format!("{KEPT}{collection}")).map_err(sled_error)?;
+        let row = self.settings.get(format!("{CANCELLED}{collection}"));
         Ok(row.is_some_and(|row| row == identity.as_bytes()))
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::records::Kept;
-use super::{Catalog, read_all, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::{Error, Result};
 
 /// Documents that are being ingested. Survives a kill, so that the next start goes on.
@@ -93,7 +93,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn unfinished_jobs(&self) -> Result<Vec<IngestJob>> {
-        read_all(&self.jobs)
+        Ok(self.jobs.read())
     }
 
     /// A job as it was last written; `None` if it is finished.
@@ -101,7 +101,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn job(&self, id: u64) -> Result<Option<IngestJob>> {
-        Ok(self.jobs.get(id.to_be_bytes()).map_err(sled_error)?.and_then(|value| read_json(&value)))
+        Ok(self.jobs.get(id.to_be_bytes()).and_then(|value| read_json(&value)))
     }
 
     /// Notes how far a job is and what it works on; durable on return. One that was taken out meanwhile does not come back.
@@ -111,7 +111,7 @@ impl Catalog {
     pub fn update_job(&self, job: &IngestJob) -> Result<()> {
         let (id, row) = (job.id.to_be_bytes(), to_json(job)?);
         let mut records = self.changing();
-        if !self.jobs.contains_key(id).map_err(sled_error)? {
+        if !self.jobs.contains_key(id) {
             return Err(Error::not_found(format!("ingest job {} is not in the journal", job.id)));
         }
         self.write(&mut records, Kept::Jobs, vec![(id.to_vec(), Some(row))], true)

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::records::Kept;
-use super::{Catalog, read_all, read_json, sled_error, to_json};
+use super::{Catalog, read_json, to_json};
 use crate::key::{Fingerprint, SegmentDigest};
 use crate::{Error, Result};
 
@@ -166,25 +166,25 @@ impl Catalog {
         if let Some(job) = self.warm_jobs()?.into_iter().find(same) {
             return Ok(job);
         }
-        let job = WarmJob { id: self.fresh_warm_id()?, ..wanted };
-        self.put(Kept::WarmJobs, &job.id.to_be_bytes(), to_json(&job)?)?;
+        let mut records = self.changing();
+        let job = WarmJob { id: self.fresh_warm_id(), ..wanted };
+        let id = job.id.to_be_bytes().to_vec();
+        // The next one is synced behind it.
+        self.write(&mut records, Kept::Settings, vec![(LAST_WARM_JOB.into(), Some(id.clone()))], false)?;
+        self.write(&mut records, Kept::WarmJobs, vec![(id, Some(to_json(&job)?))], true)?;
         Ok(job)
     }
 
     /// People type these: 1, 2, 3, and not sled's, which leap at every start. None is used twice.
-    fn fresh_warm_id(&self) -> Result<u64> {
-        loop {
-            let next = |last: Option<&[u8]>| {
-                let last = last.and_then(|last| last.try_into().ok()).map_or(0, u64::from_be_bytes);
-                Some((last + 1).to_be_bytes().to_vec())
-            };
-            let id = self.settings.update_and_fetch(LAST_WARM_JOB, next).map_err(sled_error)?;
-            let id = id.and_then(|id| id[..].try_into().ok()).map_or(1, u64::from_be_bytes);
-            // An earlier version took sled's.
-            if !self.warm_jobs.contains_key(id.to_be_bytes()).map_err(sled_error)? {
-                return Ok(id);
-            }
+    fn fresh_warm_id(&self) -> u64 {
+        let mut id =
+            self.settings.get(LAST_WARM_JOB).and_then(|last| last[..].try_into().ok()).map_or(0, u64::from_be_bytes)
+                + 1;
+        // An earlier version took sled's.
+        while self.warm_jobs.contains_key(id.to_be_bytes()) {
+            id += 1;
         }
+        id
     }
 
     /// Warm-ups that are not finished, the oldest first.
@@ -192,7 +192,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn warm_jobs(&self) -> Result<Vec<WarmJob>> {
-        read_all(&self.warm_jobs)
+        Ok(self.warm_jobs.read())
     }
 
     /// Notes how far a warm-up is; durable on return.
@@ -201,7 +201,7 @@ impl Catalog {
     /// `NotFound` if it was finished or cancelled; else as sled says.
     pub fn update_warm_job(&self, id: u64, progress: &WarmProgress) -> Result<()> {
         let mut records = self.changing();
-        let row = self.warm_jobs.get(id.to_be_bytes()).map_err(sled_error)?;
+        let row = self.warm_jobs.get(id.to_be_bytes());
         let job = row.and_then(|value| read_json::<WarmJob>(&value));
         let job = job.ok_or_else(|| Error::not_found(format!("warm-up {id} is not in the journal")))?;
         let job = WarmJob { progress: progress.clone(), ..job };
@@ -231,7 +231,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn removals(&self) -> Result<Vec<RemovalRow>> {
-        read_all(&self.removals)
+        Ok(self.removals.read())
     }
 
     /// Those of the rows `ids` that are about passages and still there, rows of one reach together.
@@ -241,7 +241,7 @@ impl Catalog {
     pub fn leaving_passages(&self, ids: &[u64]) -> Result<Vec<Leaving>> {
         let mut all: Vec<Leaving> = Vec::new();
         for id in ids {
-            let row = self.removals.get(id.to_be_bytes()).map_err(sled_error)?;
+            let row = self.removals.get(id.to_be_bytes());
             let (reach, mut passages) = match row.and_then(|row| read_json::<RemovalRow>(&row)).map(|row| row.removal) {
                 Some(Removal::Passages(passages)) => (Reach::Everyone, passages),
                 Some(Removal::PassagesOfEach { asks, passages }) => (Reach::Each { asks }, passages),

@@ -31,8 +31,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn object_removals(&self) -> Result<HashSet<(Fingerprint, EntryId)>> {
-        let rows = self.object_removals.iter().keys();
-        rows.filter_map(|row| row.map(|row| from_row(&row)).map_err(sled_error).transpose()).collect()
+        Ok(self.object_removals.all().iter().filter_map(|(row, _)| from_row(row)).collect())
     }
 
     /// Forgets what was removed. Not synced: what is removed twice is removed.

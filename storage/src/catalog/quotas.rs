@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::records::Kept;
-use super::{Catalog, read_all, to_json};
+use super::{Catalog, to_json};
 use crate::{Error, Result};
 
 /// What can be limited, or guaranteed.
@@ -125,7 +125,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn quotas(&self) -> Result<Vec<QuotaRecord>> {
-        read_all(&self.quotas)
+        Ok(self.quotas.read())
     }
 
     /// Keeps a tenant's quota; durable on return.

@@ -1,7 +1,8 @@
-//! The second copy of what nothing else can be made of again: API keys, quotas, pins, and the journals of ingests, warm-ups and removals.
+//! The record of what nothing else can be made of again: API keys, quotas, pins, settings, and the journals of ingests, warm-ups and removals.
 //!
-//! Each change is written here first, and is durable when it is here: sled's own file follows, and lacks the last half second after a power
-//! cut. The next start does in sled what it lacks. Where sled's file is damaged as a whole, everything comes from here.
+//! Each change is written and synced here before it is acknowledged. sled's own file follows, and after a power cut may lack the last half
+//! second, or have it in part. The next start makes sled's rows those that are here, unless this file is damaged; where sled's is damaged as a
+//! whole, everything comes from here.
 //!
 //! ```text
 //! DATA/catalog.records: frames of
@@ -9,8 +10,9 @@
 //! body: sequence u64   tree u8   rows
 //! row:  bytes of the key u32   key   bytes of the value u32, or u32::MAX where the row is removed   value
 //! ```
-//! Numbers are little-endian. The first frame has no rows, and the sequence that sled had reached when the file was written anew: a catalog
-//! that has not reached it has lost something. A frame that is damaged or cut is none.
+//! Numbers are little-endian. The first frame has the sequence that sled had reached when the file was written anew: a catalog that has not
+//! reached it has lost something. Its row's key is the trees that the file has, a byte each, and the value how many frames of that sequence follow,
+//! u64. A frame that is damaged or cut is none; at the end of the file it is a change that was not acknowledged.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as Io, Result, Seek, SeekFrom, Write};
@@ -38,10 +40,11 @@ pub(super) enum Kept {
     ObjectRemovals = 7,
     Models = 8,
     Quotas = 9,
+    Settings = 10,
 }
 
 impl Kept {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ApiKeys,
         Self::Pins,
         Self::SchemaEntries,
@@ -51,6 +54,7 @@ impl Kept {
         Self::ObjectRemovals,
         Self::Models,
         Self::Quotas,
+        Self::Settings,
     ];
 
     fn of(number: u8) -> Option<Self> {
@@ -76,8 +80,12 @@ pub(super) struct Found {
     pub base: u64,
     pub last: u64,
     pub changes: Vec<Change>,
-    /// There are bytes that are no frame.
+    /// The trees of which it has all rows.
+    holds: Vec<u8>,
+    /// There are bytes between frames that are none.
     pub is_damaged: bool,
+    /// There are bytes behind the last frame that are none.
+    pub is_cut: bool,
 }
 
 /// The open file.
@@ -103,23 +111,40 @@ pub(super) fn read(path: &Path) -> Result<Found> {
         Err(error) if error.kind() == Io::NotFound => return Ok(Found::default()),
         read => read?,
     };
-    let (mut found, mut at) = (Found::default(), 0);
+    let (mut found, mut at, mut of_base) = (Found::default(), 0, 0);
     while at < bytes.len() {
         let Some((sequence, tree, rows, end)) = frame(&bytes, at) else {
-            found.is_damaged = true;
+            found.is_cut = true;
             let next = bytes[at + 1..].windows(MAGIC.len()).position(|window| window == MAGIC);
             at = next.map_or(bytes.len(), |next| at + 1 + next);
             continue;
         };
+        found.is_damaged |= std::mem::take(&mut found.is_cut);
         if tree == NONE {
             found.base = sequence;
+            // Files of earlier versions do not say so.
+            if let Some((trees, count)) = rows.first() {
+                found.holds.clone_from(trees);
+                of_base = count.as_deref().and_then(|count| count.try_into().ok()).map_or(0, u64::from_le_bytes);
+            }
+        } else if sequence == found.base {
+            of_base = of_base.saturating_sub(1);
         }
         found.last = found.last.max(sequence);
         // That of a later version is not ours to apply.
         found.changes.extend(Kept::of(tree).map(|tree| Change { sequence, tree, rows }));
         at = end;
     }
+    // These were there when the file was, and are no change that was cut off.
+    found.is_damaged |= of_base > 0;
     Ok(found)
+}
+
+impl Found {
+    /// Whether it has all rows of a tree: a version that did not keep it here may have written the file.
+    pub fn holds(&self, tree: Kept) -> bool {
+        self.holds.contains(&(tree as u8))
+    }
 }
 
 impl Records {
@@ -129,8 +154,13 @@ impl Records {
         let mut new = path.as_os_str().to_owned();
         new.push(".new");
         let new = PathBuf::from(new);
-        let mut bytes = encode(sequence, NONE, &[]);
-        rows.for_each(|(tree, row)| bytes.extend(encode(sequence, tree as u8, &[row])));
+        let (trees, mut count, mut frames) = (Kept::ALL.map(|tree| tree as u8).to_vec(), 0_u64, Vec::new());
+        rows.for_each(|(tree, row)| {
+            frames.extend(encode(sequence, tree as u8, &[row]));
+            count += 1;
+        });
+        let mut bytes = encode(sequence, NONE, &[(trees, Some(count.to_le_bytes().to_vec()))]);
+        bytes.append(&mut frames);
         let mut file = File::create(&new)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
@@ -180,15 +210,6 @@ impl Records {
         self.bytes += bytes.len() as u64;
         self.last = sequence;
         Ok(sequence)
-    }
-
-    /// Takes the last change back, which sled did not take.
-    pub fn take_back(&mut self, tree: Kept, rows: &[Row]) {
-        self.bytes -= encode(self.last, tree as u8, rows).len() as u64;
-        self.last -= 1;
-        if let Err(error) = self.file.set_len(self.bytes) {
-            tracing::warn!(%error, "a change that failed stays in the catalog's second copy until the next one");
-        }
     }
 
     /// Whether most of it is superseded.
@@ -274,12 +295,10 @@ mod tests {
         drop(filled(&path));
         let whole = std::fs::read(&path).unwrap();
         let found = read(&path).unwrap();
-        assert_eq!((found.base, found.last, found.changes.len(), found.is_damaged), (7, 9, 4, false));
+        assert_eq!((found.base, found.last, found.changes.len()), (7, 9, 4));
+        assert!(!found.is_damaged && !found.is_cut && Kept::ALL.iter().all(|tree| found.holds(*tree)));
         assert_eq!(found.changes[2].rows, [row("a", None), row("b", Some("2"))]);
-        let mut records = Records::open(&path, &found).unwrap();
-        records.add(Kept::Pins, &[row("z", None)], true).unwrap();
-        records.take_back(Kept::Pins, &[row("z", None)]);
-        assert_eq!((std::fs::read(&path).unwrap(), records.last()), (whole.clone(), 9));
+        assert_eq!(Records::open(&path, &found).unwrap().last(), 9);
         for end in 0..whole.len() {
             std::fs::write(&path, &whole[..end]).unwrap();
             let cut = read(&path).unwrap();
@@ -290,7 +309,7 @@ mod tests {
             bytes[at] ^= 0x10;
             std::fs::write(&path, bytes).unwrap();
             let damaged = read(&path).unwrap();
-            assert!(damaged.is_damaged, "at {at}");
+            assert!(damaged.is_damaged || damaged.is_cut, "at {at}");
             // One frame is lost, and nothing else.
             assert!(damaged.changes.len() >= 3, "at {at}");
             assert!(damaged.changes.iter().all(|change| found.changes.contains(change)), "at {at}");

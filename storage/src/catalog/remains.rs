@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Catalog, sled_error, to_json};
+use super::records::Kept;
+use super::{Catalog, to_json};
 use crate::Result;
 
 /// Before the rows of these, among the settings.
@@ -64,12 +65,10 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn note_remains(&self, holder: &Holder, now_unix_ms: u64) -> Result<()> {
-        let add = |row: Option<&[u8]>| {
-            let row = Row::read(row).unwrap_or(Row { since_unix_ms: now_unix_ms, deletions: 0 });
-            to_json(&Row { deletions: row.deletions + 1, ..row }).ok()
-        };
-        self.settings.update_and_fetch(holder.key(), add).map_err(sled_error)?;
-        self.flush()
+        self.change_remains(holder, |row| {
+            let row = row.unwrap_or(Row { since_unix_ms: now_unix_ms, deletions: 0 });
+            Some(Row { deletions: row.deletions + 1, ..row })
+        })
     }
 
     /// What was noted and is not vacuumed yet, in the order of its names.
@@ -78,8 +77,7 @@ impl Catalog {
     /// As sled says.
     pub fn remains(&self) -> Result<Vec<Remains>> {
         let mut all = Vec::new();
-        for row in self.settings.scan_prefix(PREFIX) {
-            let (key, value) = row.map_err(sled_error)?;
+        for (key, value) in self.settings.with_prefix(PREFIX) {
             if let (Some(holder), Some(row)) = (Holder::of(&key), Row::read(Some(&value))) {
                 all.push(Remains { holder, since_unix_ms: row.since_unix_ms, deletions: row.deletions });
             }
@@ -93,14 +91,20 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn finish_remains(&self, seen: &Remains, begun_unix_ms: u64) -> Result<()> {
-        let rest = |row: Option<&[u8]>| {
-            let row = Row::read(row)?;
-            let deletions = row.deletions.saturating_sub(seen.deletions);
-            (deletions > 0).then_some(())?;
-            to_json(&Row { since_unix_ms: begun_unix_ms, deletions }).ok()
-        };
-        self.settings.update_and_fetch(seen.holder.key(), rest).map_err(sled_error)?;
-        self.flush()
+        self.change_remains(&seen.holder, |row| {
+            let deletions = row?.deletions.saturating_sub(seen.deletions);
+            (deletions > 0).then_some(Row { since_unix_ms: begun_unix_ms, deletions })
+        })
+    }
+
+    fn change_remains(&self, holder: &Holder, change: impl FnOnce(Option<Row>) -> Option<Row>) -> Result<()> {
+        let (key, mut records) = (holder.key(), self.changing());
+        let known = self.settings.get(&key);
+        let changed = change(Row::read(known.as_deref())).map(|row| to_json(&row)).transpose()?;
+        if known.is_none() && changed.is_none() {
+            return Ok(());
+        }
+        self.write(&mut records, Kept::Settings, vec![(key.into_bytes(), changed)], true)
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::records::Kept;
-use super::{Catalog, read_all, read_json, read_rows, sled_error, to_json};
+use super::{Catalog, read_all, read_json, sled_error, to_json};
 use crate::Result;
 use crate::entry::EntryId;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
@@ -208,7 +208,7 @@ impl Catalog {
         let parts = [&row(&entries.tenant, &entries.name)[..], &[0], entries.version.as_bytes(), &[0]];
         let row = [&parts.concat()[..], &entries.fingerprint.0].concat();
         let mut records = self.changing();
-        let is_new = !self.schema_entries.contains_key(&row).map_err(sled_error)?;
+        let is_new = !self.schema_entries.contains_key(&row);
         self.write(&mut records, Kept::SchemaEntries, vec![(row, Some(to_json(entries)?))], true)?;
         if is_new {
             locked(&self.kept_modules).add(entries);
@@ -221,7 +221,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn schema_entries(&self) -> Result<Vec<SchemaEntries>> {
-        self.present(read_all(&self.schema_entries)?)
+        Ok(self.present(self.schema_entries.read()))
     }
 
     /// The same of one tenant's.
@@ -229,7 +229,8 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn schema_entries_of(&self, tenant: &str) -> Result<Vec<SchemaEntries>> {
-        self.present(read_rows(self.schema_entries.scan_prefix(row(tenant, "")))?)
+        let rows = self.schema_entries.with_prefix(row(tenant, ""));
+        Ok(self.present(rows.iter().filter_map(|(_, value)| read_json(value)).collect()))
     }
 
     /// Whether an entry is a module's of a schema that is kept. Memory only.
@@ -238,20 +239,19 @@ impl Catalog {
     }
 
     /// Without those of texts that schemas had before: somebody may note one late.
-    fn present(&self, mut all: Vec<SchemaEntries>) -> Result<Vec<SchemaEntries>> {
+    fn present(&self, mut all: Vec<SchemaEntries>) -> Vec<SchemaEntries> {
         let kept = locked(&self.kept_modules);
         let version = |of: &SchemaEntries| kept.schemas.get(&row(&of.tenant, &of.name)).map(|kept| &kept.version);
         all.retain(|of| version(of) == Some(&of.version));
-        Ok(all)
+        all
     }
 
     fn forget_schema_entries(&self, tenant: &str, name: &str) -> Result<()> {
         let of_it = [&row(tenant, name)[..], &[0]].concat();
         let mut records = self.changing();
         let (mut rows, mut all) = (Vec::new(), Vec::new());
-        for row in self.schema_entries.scan_prefix(of_it) {
-            let (key, value) = row.map_err(sled_error)?;
-            rows.push((key.to_vec(), None));
+        for (key, value) in self.schema_entries.with_prefix(of_it) {
+            rows.push((key, None));
             all.extend(read_json::<SchemaEntries>(&value));
         }
         self.write(&mut records, Kept::SchemaEntries, rows, true)?;
@@ -280,7 +280,7 @@ impl Catalog {
         for record in self.schemas()? {
             kept.schemas.insert(row(&record.tenant, &record.name), KeptSchema::of(&record));
         }
-        read_all(&self.schema_entries)?.iter().for_each(|entries| kept.add(entries));
+        self.schema_entries.read().iter().for_each(|entries| kept.add(entries));
         *locked(&self.kept_modules) = kept;
         Ok(())
     }

@@ -76,8 +76,7 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn pins(&self) -> Result<Vec<KvKey>> {
-        let keys = self.pins.iter().keys().map(|key| key.map_err(sled_error));
-        keys.filter_map(|key| key.map(|key| key[..].try_into().ok().map(KvKey)).transpose()).collect()
+        Ok(self.pins.all().iter().filter_map(|(key, _)| key[..].try_into().ok().map(KvKey)).collect())
     }
 
     /// Pins an entry, or no longer; durable on return.

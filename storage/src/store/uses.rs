@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use crate::Result;
 use crate::catalog::{Catalog, LastUse};
 use crate::key::KvKey;
 use ragstone_env::Env;
@@ -101,10 +100,6 @@ impl Uses {
         if let Err(error) = self.catalog.note_last_uses(&batch) {
             tracing::warn!(%error, "times of use were not written");
         }
-    }
-
-    pub fn flush(&self) -> Result<()> {
-        self.catalog.flush()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The audit log: who asked, added, deleted and evicted, a JSON line a request, without texts. A file a day (UTC), the oldest go.
+//! The audit log: who asked, added, deleted and evicted, a JSON line a request, without texts. A file a day (UTC), the oldest go. Nobody waits for
+//! the disk, which is told of each line at once: a power cut may take the lines of its last moments.
 //!
 //! ```json
 //! {"time":"2026-11-27T20:33:59.120Z","who":"key","key":"reader","tenant":"acme","from":"10.0.0.7","method":"DELETE",
@@ -6,15 +7,18 @@
 //! ```
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
 use actix_web::dev::ServiceRequest;
 use actix_web::http::Method;
 use actix_web::{HttpMessage, HttpRequest, web};
-use ragstone_env::Stopwatch;
+use ragstone_env::durable::sync_folder;
+use ragstone_env::{Env, Stopwatch};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
@@ -34,7 +38,11 @@ const MOST_NAMES: usize = 50;
 
 /// Where the audit log is written.
 #[derive(Debug)]
-pub struct AuditLog(Mutex<RollingFileAppender>);
+pub struct AuditLog {
+    file: Mutex<RollingFileAppender>,
+    /// Wakes the thread that syncs it, which ends with this.
+    written: SyncSender<()>,
+}
 
 /// What is known of a request besides its head, filled in on its way.
 #[derive(Debug, Default)]
@@ -97,15 +105,44 @@ impl AuditLog {
             .filename_suffix("jsonl")
             .max_log_files(files)
             .build(folder);
-        file.map(|file| Self(Mutex::new(file))).map_err(|error| refused(error.to_string()))
+        let file = Mutex::new(file.map_err(|error| refused(error.to_string()))?);
+        let (written, wakes) = sync_channel(1);
+        let folder = folder.to_owned();
+        Env::spawn("audit-sync", move || {
+            for () in wakes {
+                if let Err(error) = sync_newest(&folder) {
+                    tracing::error!(%error, "the audit log is written, but the disk does not say that it has it");
+                }
+            }
+        })?;
+        Ok(Self { file, written })
     }
 
     fn write(&self, line: &Line<'_>) -> std::io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         // One write a line: lines are whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text)
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text)?;
+        // One that is awake already looks again.
+        let _ = self.written.try_send(());
+        Ok(())
     }
+}
+
+/// Waits for the disk on the newest file, and on its name.
+fn sync_newest(folder: &Path) -> std::io::Result<()> {
+    let mut newest = None;
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if name.to_string_lossy().starts_with(PREFIX) && newest.as_ref().is_none_or(|other| name > *other) {
+            newest = Some(name);
+        }
+    }
+    if let Some(name) = newest {
+        File::open(folder.join(name))?.sync_all()?;
+        sync_folder(folder)?;
+    }
+    Ok(())
 }
 
 /// The line of a client that left before its answer began, as web servers have it.

@@ -10,10 +10,9 @@ use super::commit::Added;
 use super::{Change, Collection, Counted, Files, Home, Shared, Writer, any_of};
 use crate::bucket::{end_claims, remove_pointer};
 use crate::checks::Checks;
-use crate::disk::{caught, io_failed, sync_folder};
-use crate::folders::discard;
-use crate::schema;
-use crate::{Error, ErrorKind, Result};
+use crate::disk::{caught, io_failed, sync_files};
+use crate::folders::{discard, list_newest};
+use crate::{Error, ErrorKind, Result, blocking, schema};
 use ragstone_env::lock::locked;
 
 impl Writer<'_> {
@@ -118,7 +117,7 @@ impl Writer<'_> {
         let mut known = std::mem::take(&mut *locked(&self.collection.synced));
         let found = locked(&self.collection.found).clone().unwrap_or_default();
         let sync = move |folder: &Path, checks: &mut Checks| {
-            sync_folder(folder, &mut known)?;
+            sync_files(folder, &mut known)?;
             let relative = |path: &PathBuf| Some(path.strip_prefix(folder).ok()?.to_str()?.to_owned());
             let is_new = |name: &String| !checks.has(name) && !found.contains(name);
             let new: Vec<String> = known.iter().filter_map(relative).filter(is_new).collect();
@@ -131,6 +130,21 @@ impl Writer<'_> {
 }
 
 impl Collection {
+    /// As a writer's [`sync`](Writer::sync), in its turn. Nothing where the collection was dropped.
+    pub(super) async fn sync(&self) -> Result<()> {
+        match self.write().await {
+            Some(writer) => writer.sync().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Lists its newest version, which LanceDB has read, if its list does not tell which was acknowledged last. Before anything is written.
+    pub(super) async fn list_newest(&self) -> Result<()> {
+        let Some(folder) = self.folder().map(Path::to_owned) else { return Ok(()) };
+        let doing = format!("list the files of collection `{}`", self.name);
+        blocking("listing files", move || list_newest(&folder).map_err(|error| io_failed(&doing, error))).await
+    }
+
     /// Does something with the checksums of its files, on a thread that may block. For one at a time, as writers are.
     pub(in super::super) async fn with_checks<T: Send + 'static>(
         &self,

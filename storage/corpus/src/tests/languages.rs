@@ -70,6 +70,7 @@ async fn filled(folder: &Path, sets: &[Set]) -> Corpus {
 async fn without_terms(folder: &Path, corpus: Corpus) -> Corpus {
     let table = corpus.find("c").await.unwrap();
     table.table.drop_index(crate::table::TERM_INDEX).await.unwrap();
+    acknowledge(&table).await;
     drop((table, corpus));
     open(folder).await
 }
@@ -121,6 +122,7 @@ async fn a_table_of_an_earlier_version_gets_its_terms_while_it_is_searched() {
         let table = corpus.find("c").await.unwrap();
         table.table.drop_index(crate::table::TERM_INDEX).await.unwrap();
         table.table.drop_columns(&["terms"]).await.unwrap();
+        acknowledge(&table).await;
     }
     let corpus = open(folder.path()).await;
     let words = async |corpus: &Corpus, query: &str| find(corpus, query, SearchMode::FullText, 5).await;

@@ -8,6 +8,7 @@ use rocksdb::{
 };
 
 use crate::{Error, ErrorKind, Result};
+use ragstone_env::durable::{create_folder, sync_name};
 
 const FRAMES: &str = "frames";
 const ENTRIES: &str = "entries";
@@ -27,7 +28,8 @@ const OLDEST_BLOBS: f64 = 0.3;
 
 /// Opens or creates the database.
 pub(super) fn open(dir: &Path) -> Result<DB> {
-    std::fs::create_dir_all(dir).map_err(|source| Error::io("create the KV folder", dir, source))?;
+    let created = create_folder(dir).and_then(|()| sync_name(dir));
+    created.map_err(|source| Error::io("create the KV folder", dir, source))?;
     open_with(&database_options(), dir).map_err(|error| at_open(dir, error))
 }
 

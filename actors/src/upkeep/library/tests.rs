@@ -1,0 +1,4 @@
+//! Corpus, journals and KV together.
+
+mod damage;
+mod power_cuts;
