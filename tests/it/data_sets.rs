@@ -10,7 +10,7 @@ const FIELDS: [&str; 6] = ["--text-field", "body.plain", "--title-field", "name"
 
 fn wells(folder: &Folder) -> String {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("storage/documents/src/fixtures/wells-zstd.parquet");
-    folder.write("wells.parquet", std::fs::read(fixture).unwrap()).to_str().unwrap().to_owned()
+    folder.write("sets/wells.parquet", std::fs::read(fixture).unwrap()).to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -50,11 +50,12 @@ fn rows_of_a_data_set_are_documents_by_the_fields_that_are_named() {
         ingest(&["--text-field", "body.plain", "--text-field", "kind", "--id-field", "pk"])["documents_replaced"],
         2
     );
-    let gone = std::fs::remove_file(&wells).map(|()| folder.path().to_str().unwrap().to_owned()).unwrap();
-    folder.write("notes.md", "One lantern.");
-    let report = folder.json(&["ingest", &gone, "--collection", "wells", "--prune", "--json"]);
-    assert_eq!(report["documents_pruned"], 2, "{report}");
-    folder.run(&["ingest", &gone, "--text-field", ""]).failed_with(&["a field's name has 1 to 200 bytes"]);
+    std::fs::remove_file(&wells).unwrap();
+    let notes = folder.write("sets/notes.md", "One lantern.");
+    let sets = notes.parent().unwrap().to_str().unwrap();
+    let report = folder.json(&["ingest", sets, "--collection", "wells", "--prune", "--json"]);
+    assert_eq!(report["documents_pruned"], 3, "the row that has a kind and no text as well: {report}");
+    folder.run(&["ingest", sets, "--text-field", ""]).failed_with(&["a field's name has 1 to 200 bytes"]);
 }
 
 #[tokio::test]
