@@ -213,6 +213,25 @@ fn archives(folder: &Folder) {
     folder.write("in/book-elsewhere.epub", archive(&[("META-INF/container.xml", container)]));
 }
 
+/// Data sets whose libraries ask for the memory that a file says, or give up.
+fn data_sets(folder: &Folder) {
+    const WELLS: &[u8] = include_bytes!("../../storage/documents/src/fixtures/wells-snappy.parquet");
+    const STREAM: &[u8] = include_bytes!("../../storage/documents/src/fixtures/lanterns.arrow");
+    folder.write("in/arrow-long-head.arrow", b"\xff\xff\xff\xff\xff\xff\xff\x7f");
+    folder.write("in/arrow-old.feather", "FEA1");
+    folder.write("in/arrow-truncated.arrow", &STREAM[..STREAM.len() / 4]);
+    folder.write("in/parquet-none.parquet", "PAR1 and no more");
+    // The kinds of its columns, as base64.
+    let mut schema = WELLS.to_vec();
+    let at = schema.windows(12).position(|bytes| bytes == b"ARROW:schema").unwrap();
+    schema[at + 60..at + 400].fill(b'Z');
+    folder.write("in/parquet-schema.parquet", schema);
+    let mut lengths = WELLS.to_vec();
+    let end = lengths.len() - 8;
+    lengths[end - 200..end].fill(0xff);
+    folder.write("in/parquet-lengths.parquet", lengths);
+}
+
 fn specials(folder: &Folder) {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -286,6 +305,7 @@ async fn hostile_files_cost_one_line_each_and_nothing_else() {
     pdfs(&folder);
     texts(&folder);
     archives(&folder);
+    data_sets(&folder);
     let documents = good(&folder);
     specials(&folder);
     let hostile = hostile_names(&folder);
