@@ -109,7 +109,7 @@ pub enum NotTakenKind {
     Partly,
     /// It was read, and has no text.
     Empty,
-    /// What no reader is meant to see, such as menus, page heads and hidden text; all else was taken.
+    /// What is no text or not meant to be read, such as menus, page heads, hidden text and columns of bytes; all else was taken.
     LeftOut,
 }
 

@@ -165,7 +165,7 @@ pub fn left_out(files: &[NotTaken]) -> Option<String> {
         told.push_str(&format!("\n  and {} more; --json names them all", files.len() - MAX_LEFT_OUT));
     }
     let of = output::count(files.len() as u64, "file", "files");
-    (!files.is_empty()).then(|| format!("what no reader is meant to see was left out of {of}:{told}"))
+    (!files.is_empty()).then(|| format!("what is no text, or not meant to be read, was left out of {of}:{told}"))
 }
 
 pub fn hidden_ones(hidden: usize) -> Option<String> {

@@ -86,7 +86,7 @@ pub struct Upserted {
     /// Of a file: why nothing of it was added, or, where its other records were, what is wrong with those that were not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_read: Option<String>,
-    /// Of a file: what no reader is meant to see, such as menus, page heads and hidden text, and was left out.
+    /// Of a file: what is no text or not meant to be read, such as menus, page heads, hidden text and columns of bytes, and was left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
