@@ -55,6 +55,10 @@ fn rows_of_a_data_set_are_documents_by_the_fields_that_are_named() {
     let sets = notes.parent().unwrap().to_str().unwrap();
     let report = folder.json(&["ingest", sets, "--collection", "wells", "--prune", "--json"]);
     assert_eq!(report["documents_pruned"], 3, "the row that has a kind and no text as well: {report}");
+    // The folder above has the data folder in it, which is no text of anybody's.
+    let above = folder.path().to_str().unwrap();
+    let report = folder.json(&["ingest", above, "--collection", "wells", "--json"]);
+    assert_eq!((&report["files"], &report["hidden"]), (&json!(1), &json!(1)), "{report}");
     folder.run(&["ingest", sets, "--text-field", ""]).failed_with(&["a field's name has 1 to 200 bytes"]);
 }
 

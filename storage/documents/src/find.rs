@@ -38,7 +38,7 @@ pub struct Found {
     pub left_alone: BTreeMap<String, usize>,
     /// The first few of these files.
     pub left_alone_files: Vec<PathBuf>,
-    /// Hidden files and folders of named folders, which are not looked into: their names begin with a full stop.
+    /// Hidden files and folders of named folders, which are not looked into: their names begin with a full stop, or they are ragstone's own data.
     pub hidden: usize,
     /// Folders that were walked, as they were named, and what was named and is not there any more.
     pub folders: Vec<PathBuf>,
@@ -53,6 +53,11 @@ pub struct Found {
 /// `InvalidInput` where there is more than one ingest takes.
 pub fn find_files(paths: &[PathBuf]) -> Result<Found> {
     Walk { found: Found::default(), most: MAX_ENTRIES }.run(paths)
+}
+
+/// Whether ragstone keeps its own data there: logs and journals that change while they are read, of what was read before.
+fn is_data_folder(path: &Path) -> bool {
+    path.join("FORMAT").is_file() && ["catalog", "corpus", "kv"].iter().all(|name| path.join(name).is_dir())
 }
 
 /// Whether it alone is gone, and not what it stood in: a disk that is not mounted says nothing of its files.
@@ -108,6 +113,7 @@ impl Walk {
                 Waiting::Folder(folder) if folder.depth > MAX_DEPTH => {
                     self.refuse(folder.path, format!("more than {MAX_DEPTH} folders deep; name it itself to read it"));
                 }
+                Waiting::Folder(folder) if is_data_folder(&folder.path) => self.found.hidden += 1,
                 Waiting::Folder(folder) => {
                     let most = self.most.saturating_sub(self.entries() + waiting.len());
                     match list(&folder.path, most) {
