@@ -15,7 +15,7 @@ use super::fields::{Fields, is_nothing};
 use super::format::Format;
 use super::identity::Visitor;
 pub use super::known_fields::is_known;
-use super::known_fields::{HINTS, PASSED_ON, PASSED_ON_IN_CHATS, REFUSED};
+use super::known_fields::{HINTS, OWN_PASSED_ON, PASSED_ON, REFUSED};
 use super::unsaid::Defaults;
 pub use crate::api::chat::Extension;
 use crate::api::chat::{LogitBias, StreamOptions};
@@ -152,11 +152,8 @@ impl Generation {
     pub fn take(fields: &mut Fields, state: &State, default_max_tokens: usize) -> Result<Self> {
         let limit = Duration::from_secs(state.settings.deadline_s);
         let model = state.loaded().map(|opened| opened.ragstone.generation_defaults()).unwrap_or_default();
-        let said = state
-            .settings
-            .upstream()
-            .is_set()
-            .then(|| Arc::new(fields.said(&[PASSED_ON, PASSED_ON_IN_CHATS].concat())));
+        let said =
+            state.settings.upstream().is_set().then(|| Arc::new(fields.said(&[PASSED_ON, OWN_PASSED_ON].concat())));
         Ok(Self { said, ..Self::take_within(limit, fields, &state.env, default_max_tokens, &model)? })
     }
 

@@ -50,8 +50,8 @@ pub const PASSED_ON: &[&str] = &[
     "guided_grammar",
 ];
 
-/// What the chat alone takes, and passes on as well.
-pub const PASSED_ON_IN_CHATS: &[&str] = &["logprobs", "top_logprobs", "chat_template_kwargs", "reasoning_effort"];
+/// Those that are passed on as well of what one endpoint takes alone, or in its own way.
+pub const OWN_PASSED_ON: &[&str] = &["logprobs", "top_logprobs", "chat_template_kwargs", "reasoning_effort"];
 
 /// Bookkeeping and hints: without effect on the answer.
 pub const HINTS: &[&str] = &[

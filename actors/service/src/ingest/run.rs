@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
         }
         self.show();
         let Ingestor { env, file_seconds, jobs, .. } = self.ingestor;
-        let fields = RecordFields::of_map(&self.record.job().options.fields);
+        let fields = RecordFields::of_map(&self.record.job().options.fields)?;
         let mut reading = Reading::start(env.clone(), *file_seconds, fields, jobs.stopping().clone());
         let mut files = found.files.into_iter().peekable();
         loop {

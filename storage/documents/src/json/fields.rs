@@ -48,9 +48,18 @@ impl RecordFields {
         }
     }
 
-    /// Of what [`to_map`](Self::to_map) gave; what an earlier or later version kept and this one does not know is nothing.
-    pub fn of_map(map: &Map<String, Value>) -> Self {
-        serde_json::from_value(Value::Object(map.clone())).unwrap_or_default()
+    /// Of what [`to_map`](Self::to_map) gave.
+    ///
+    /// # Errors
+    /// `InvalidInput` where another version kept what this one does not know: without it, other documents would come of the same records.
+    pub fn of_map(map: &Map<String, Value>) -> Result<Self> {
+        serde_json::from_value(Value::Object(map.clone())).map_err(|error| {
+            let message = format!(
+                "another version of ragstone kept which fields of records are what, and this one cannot read it: {error}; cancel the ingest, and \
+                 ingest again"
+            );
+            Error::new(ErrorKind::InvalidInput, message)
+        })
     }
 
     /// Checks what can be wrong with names.
@@ -252,5 +261,11 @@ mod tests {
         }
         assert!(of(vec!["x".repeat(200); 16]).check().is_ok());
         assert!(serde_json::from_str::<RecordFields>(r#"{"texts": ["a"]}"#).is_err());
+        let fields = of(vec!["a".into()]);
+        assert_eq!(RecordFields::of_map(&fields.to_map()).unwrap(), fields);
+        assert!(fields.to_map().contains_key("text") && RecordFields::default().to_map().is_empty());
+        let later = json!({ "text": ["a"], "language": "l" });
+        let error = RecordFields::of_map(later.as_object().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("cancel the ingest"), "{error}");
     }
 }
