@@ -15,7 +15,7 @@ use ragstone_service::access::{self, interrupted};
 use ragstone_service::api::collections::Ingest;
 use ragstone_service::client::Client;
 use ragstone_service::config::Config;
-use ragstone_service::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind};
+use ragstone_service::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind, told_apart};
 use ragstone_service::watch::Watch;
 use ragstone_terminal::output;
 use ragstone_terminal::progress::{Progress, Unit, beside_bars};
@@ -35,7 +35,8 @@ const MOST_NAMED: usize = 1000;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files and folders: text in any encoding, Markdown, HTML, source code, JSON and JSON lines, CSV, Parquet and Arrow, PDF, Word (.docx), PowerPoint
-    /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); what is already there unchanged is left alone
+    /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); or addresses: of a web page (with the pages below its folder), a feed, a
+    /// file, or a Git repository (https://….git, git@host:owner/name); what is already there unchanged is left alone
     #[arg(required_unless_present_any = ["list", "cancel"], value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// The collection to add to; created where it is missing. TENANT/NAME names a tenant's
@@ -53,17 +54,26 @@ pub struct Args {
     /// The field that is their id
     #[arg(long, value_name = "FIELD")]
     id_field: Option<String>,
-    /// Remove documents, and their KV, of files that were in these folders and are gone
+    /// The most pages of a site [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pages: Option<u32>,
+    /// How many links from the named page a site is read; 0: that page alone [default: however many]
+    #[arg(long, value_name = "N")]
+    depth: Option<u32>,
+    /// Remove documents, and their KV, of files that were in these folders, or at these addresses, and are gone
     #[arg(long)]
     prune: bool,
     /// Go on, and follow changes and deletions (as --prune does) until Ctrl-C
     #[arg(long)]
     watch: bool,
+    /// With --watch: how often addresses are looked at again, in minutes
+    #[arg(long, value_name = "MINUTES", default_value_t = 15, requires = "watch", value_parser = clap::value_parser!(u32).range(1..))]
+    every: u32,
     /// List the ingests that are not finished
-    #[arg(long, conflicts_with_all = ["paths", "prune", "watch", "cancel", "metadata", "text_field", "title_field", "id_field"])]
+    #[arg(long, conflicts_with_all = ["paths", "prune", "watch", "cancel", "metadata", "text_field", "title_field", "id_field", "pages", "depth"])]
     list: bool,
     /// End an unfinished ingest for good; what it stored stays
-    #[arg(long, value_name = "INGEST", conflicts_with_all = ["paths", "prune", "watch", "metadata", "text_field", "title_field", "id_field"])]
+    #[arg(long, value_name = "INGEST", conflicts_with_all = ["paths", "prune", "watch", "metadata", "text_field", "title_field", "id_field", "pages", "depth"])]
     cancel: Option<u64>,
     /// Print one JSON object; with --watch, one for each change
     #[arg(long)]
@@ -107,7 +117,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     let fields =
         RecordFields { text: args.text_field.clone(), title: args.title_field.clone(), id: args.id_field.clone() };
     fields.check()?;
-    let wanted = Ingest { paths, prune: args.prune, only: None, metadata, fields };
+    let pages = args.pages.map(|pages| pages as usize);
+    let wanted = Ingest { paths, prune: args.prune, only: None, metadata, fields, pages, depth: args.depth };
     if args.watch {
         return follow(config, &args, wanted).await;
     }
@@ -117,9 +128,15 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
 /// Ingests, and then whatever changes, until somebody ends it.
 async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> {
     wanted.prune = true;
-    let mut watch = Watch::begin(wanted.paths.clone())?;
+    let (addresses, local) = told_apart(&wanted.paths)?;
+    let mut watch = Watch::begin(local)?;
     report(ingest(config, args, &wanted).await?);
-    beside_bars(|| eprintln!("watching; Ctrl-C ends it"));
+    let every = Duration::from_secs(60) * args.every;
+    let mut fetched = Stopwatch::start();
+    match addresses.is_empty() {
+        true => beside_bars(|| eprintln!("watching; Ctrl-C ends it")),
+        false => beside_bars(|| eprintln!("watching, addresses every {} min; Ctrl-C ends it", args.every)),
+    }
     let mut last_failure = String::new();
     // One for all looks: a signal between two of them is heard by the next.
     let mut ended = std::pin::pin!(interrupted());
@@ -136,9 +153,11 @@ async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> 
         };
         let changes = changes?;
         let pause = LOOK.max(looked.elapsed() * IDLE_SHARE);
-        if !changes.is_empty() {
-            // So many are read with all others: a request has a bound.
-            wanted.only = Some(changes.files()).filter(|files| files.len() <= MOST_NAMED);
+        let is_due = !addresses.is_empty() && fetched.elapsed() >= every;
+        if !changes.is_empty() || is_due {
+            // So many are read with all others: a request has a bound. What is fetched has no names before.
+            wanted.only = Some(changes.files()).filter(|files| files.len() <= MOST_NAMED && addresses.is_empty());
+            fetched = Stopwatch::start();
             match ingest(config, args, &wanted).await {
                 Ok(skipped) => {
                     watch.ingested(changes);
@@ -247,6 +266,9 @@ async fn listen(
                 bar.share(told::share(new));
                 bar.set(files_done as u64, files_total as u64);
             }
+            IngestEvent::Fetching { address, files, bytes, waiting } => {
+                bar.describe(told::fetching(&address, files, bytes, waiting));
+            }
             IngestEvent::Skipped(file) => skipped.push(file),
             IngestEvent::Parked { collection, paths } => {
                 beside_bars(|| eprintln!("ragstone: {}", told::parked(&collection, &paths)));
@@ -279,8 +301,11 @@ async fn listen(
     Err(is_other(Error::new(ErrorKind::Unavailable, message)))
 }
 
-/// Where a path leads to. It is journaled and sent as JSON, which has no other bytes than UTF-8.
+/// Where a path leads to; an address is what it is. It is journaled and sent as JSON, which has no other bytes than UTF-8.
 fn absolute(path: &Path) -> Result<PathBuf> {
+    if !told_apart(&[path.to_owned()])?.0.is_empty() {
+        return Ok(path.to_owned());
+    }
     let path = path.canonicalize().map_err(|error| Error::io("cannot ingest", path, error))?;
     if path.to_str().is_none() {
         let message =

@@ -19,6 +19,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("kernels/bench", &["env", "kernels", "cuda", "terminal"]),
     ("storage/documents", &["env"]),
     ("storage/corpus", &["env", "documents"]),
+    ("storage/sources", &["env", "documents"]),
     ("storage", &["env", "kernels"]),
     ("terminal", &["env"]),
     ("tests/power-cuts", &["env"]),
@@ -29,7 +30,19 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("actors", &["env", "kernels", "cuda", "documents", "corpus", "storage", "pml", "power-cuts"]),
     (
         "actors/service",
-        &["env", "kernels", "models", "terminal", "documents", "corpus", "storage", "pml", "actors", "migrations"],
+        &[
+            "env",
+            "kernels",
+            "models",
+            "terminal",
+            "documents",
+            "corpus",
+            "sources",
+            "storage",
+            "pml",
+            "actors",
+            "migrations",
+        ],
     ),
     (
         "ops/measure",

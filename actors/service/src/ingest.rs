@@ -4,6 +4,7 @@
 
 mod attempts;
 mod far;
+mod fetching;
 mod left;
 mod reading;
 mod run;
@@ -28,6 +29,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
+pub use self::fetching::told_apart;
 use self::run::{Run, listed};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -55,6 +57,8 @@ pub enum IngestEvent {
         #[serde(default)]
         left_s: Option<u64>,
     },
+    /// Of an address so much was fetched; so many of its pages are known and still to be asked for.
+    Fetching { address: String, files: usize, bytes: u64, waiting: Option<usize> },
     /// A file that was not taken whole, and why; the job goes on.
     Skipped(NotTaken),
     /// Files of the named folders that are of no kind that is read, by the endings of their names; and how many hidden files and folders
@@ -125,6 +129,8 @@ pub struct IngestReport {
     pub files_partly: usize,
     /// And the ones that have no text.
     pub files_empty: usize,
+    /// Files of addresses that are as they were when they were fetched last: they were not sent again. Not counted in `files`.
+    pub files_unchanged: usize,
     /// Documents that this collection has of files which were in the named folders, and are not there any more.
     pub documents_gone: usize,
     /// Of those, the ones that were removed, as was asked.
@@ -151,6 +157,7 @@ pub struct Ingestor {
     env: Env,
     jobs: Jobs,
     feed: Feed,
+    data: PathBuf,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
     /// What was unfinished is taken up once: what is begun later somebody runs.
@@ -158,11 +165,11 @@ pub struct Ingestor {
 }
 
 impl Ingestor {
-    /// For the data folder of `ragstone`. Parsing a file may take `file_seconds` of processor time.
-    pub fn new(ragstone: &Ragstone, env: Env, file_seconds: u64) -> Self {
+    /// For `data`, the folder of `ragstone`. Parsing a file may take `file_seconds` of processor time.
+    pub fn new(ragstone: &Ragstone, data: PathBuf, env: Env, file_seconds: u64) -> Self {
         let (library, ingests) = (ragstone.library().clone(), ragstone.ingests().clone());
         let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
-        Self { library, ingests, env, jobs, feed, file_seconds, is_resumed: Arc::default() }
+        Self { library, ingests, env, jobs, feed, data, file_seconds, is_resumed: Arc::default() }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
@@ -325,6 +332,7 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
             Ok(
                 IngestEvent::Begun { .. }
                 | IngestEvent::Progress { .. }
+                | IngestEvent::Fetching { .. }
                 | IngestEvent::LeftAlone { .. }
                 | IngestEvent::Parked { .. }
                 | IngestEvent::Waiting { .. },

@@ -121,7 +121,7 @@ impl Service {
         })?;
         embedder_source::remember(data, &embedder);
         let (context, note) = (ragstone.status().model.context, model.note);
-        let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
+        let ingestor = Ingestor::new(&ragstone, data.to_owned(), env, surface.file_seconds);
         let resume = self.state.audience().resumes().then(|| (ingestor.clone(), ragstone.clone()));
         let (days, most_bytes) = (surface.responses_days, surface.responses_bytes);
         let conversations = Conversations::new(data, days, most_bytes, self.state.env.clone());

@@ -307,6 +307,11 @@ impl Library {
         Ok(Removed { passages_removed, jobs_cancelled, kv: Withdrawn::default() })
     }
 
+    /// Names of all collections.
+    pub async fn collections(&self) -> Vec<String> {
+        self.0.corpus.names().await
+    }
+
     /// What `pick` takes of the id and the source of a collection's documents that have one; nothing where there is no such collection.
     pub async fn pick_documents<T: Send + 'static>(
         &self,

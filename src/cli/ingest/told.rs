@@ -9,6 +9,7 @@ use ragstone_documents::shown;
 use ragstone_service::ingest::{IngestReport, KeptFolder, NewFiles, NotTaken};
 use ragstone_terminal::output;
 use ragstone_terminal::progress::beside_bars;
+use ragstone_terminal::table;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -24,6 +25,15 @@ const MAX_KINDS: usize = 8;
 /// What a bar says while another ingest has the turn.
 pub fn waits(collection: &str, other: &str, far: (usize, usize)) -> String {
     format!("waiting to ingest into {collection}: first comes {}", the_other(other, far))
+}
+
+/// What a bar says while an address is fetched: `fetching https://a.example/: 12 files, 1.3 MiB, 40 pages to go`
+pub fn fetching(address: &str, files: usize, bytes: u64, waiting: Option<usize>) -> String {
+    let address = output::one_line(address, 80);
+    let waiting = waiting.filter(|waiting| *waiting > 0);
+    let waiting = waiting.map(|waiting| format!(", {} to go", output::count(waiting as u64, "page", "pages")));
+    let files = output::count(files as u64, "file", "files");
+    format!("fetching {address}: {files}, {}{}", table::bytes(bytes), waiting.unwrap_or_default())
 }
 
 /// Which share of the work of an ingest is done, within files, too; `None` where there are only files of which documents are stored.
@@ -76,7 +86,16 @@ fn files(report: &IngestReport) -> String {
     let others = [(files_partly, "in part"), (files_empty, "without text"), (files_skipped, "not read")];
     let whole = files.saturating_sub(files_partly + files_empty + files_skipped);
     let of = output::count(files as u64, "file", "files");
-    let mut told = if whole == files { format!("{of} taken") } else { format!("{whole} of {of} taken") };
+    let mut told = match (whole == files, report.files_unchanged) {
+        // Nothing new was sent.
+        (true, 1..) if files == 0 => String::new(),
+        (true, _) => format!("{of} taken"),
+        (false, _) => format!("{whole} of {of} taken"),
+    };
+    if report.files_unchanged > 0 {
+        let comma = if told.is_empty() { "" } else { ", " };
+        told.push_str(&format!("{comma}{} as before", output::count(report.files_unchanged as u64, "file", "files")));
+    }
     for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
         told.push_str(&format!(", {count} {what}"));
     }
@@ -212,8 +231,8 @@ pub struct NotTakenFiles {
 impl NotTakenFiles {
     /// Whether nothing at all was taken, and nothing changed.
     pub fn is_all(&self) -> bool {
-        let IngestReport { files, files_skipped, files_empty, documents_pruned, .. } = self.report;
-        files == files_skipped + files_empty && documents_pruned == 0
+        let IngestReport { files, files_skipped, files_empty, files_unchanged, documents_pruned, .. } = self.report;
+        files == files_skipped + files_empty && files_unchanged + documents_pruned == 0
     }
 }
 

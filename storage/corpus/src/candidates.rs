@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::fusion::Ranking;
-use super::query::Scored;
+use super::query::{Scored, leave_out_chance};
 use super::schema::{Brief, StoredPassage};
 use super::scripts::{self, is_dense};
 use super::search::{Elsewhere, Hit};
@@ -70,11 +70,11 @@ pub(super) fn alone(ranking: &Ranking, candidates: usize) -> Vec<f32> {
 }
 
 impl Candidates {
-    /// Adds what a search found; its ranking, ties by document and place so that it is the same every time.
+    /// Adds what a search found, of which `depth` were asked for; its ranking, ties by document and place so that it is the same every time.
     pub fn rank(&mut self, mut found: Scored, depth: usize) -> Ranking {
         found.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then_with(|| order(a).cmp(&order(b))));
-        let mut ranking =
-            Ranking { found: Vec::with_capacity(found.len()), complete: found.len() < depth, has_keywords: false };
+        let cut = leave_out_chance(&mut found, depth);
+        let mut ranking = Ranking { found: Vec::with_capacity(found.len()), cut, has_keywords: false };
         for (brief, score) in found {
             let key = (brief.document_id.clone(), brief.ordinal);
             let candidate = *self.at.entry(key).or_insert(self.passages.len());

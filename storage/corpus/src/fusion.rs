@@ -25,8 +25,8 @@ const LEAST_WEIGHT: f32 = 0.2;
 pub(super) struct Ranking {
     /// Which candidate, and its score.
     pub found: Vec<(usize, f32)>,
-    /// Whether everything that the search could find is in it, and nothing was cut off.
-    pub complete: bool,
+    /// The score behind which the rest was cut off; `None` where everything is in it that the search could find.
+    pub cut: Option<f32>,
     /// Of words: whether the query is what people type into a search box, and the best passage has it.
     pub has_keywords: bool,
 }
@@ -37,8 +37,8 @@ pub(super) fn fuse(vector: &Ranking, text: &Ranking, candidates: usize) -> Vec<f
     let of_words = words_weight(text);
     for (ranking, weight) in [(vector, 1.0 - of_words), (text, of_words)] {
         let (Some((_, best)), Some((_, last))) = (ranking.found.first(), ranking.found.last()) else { continue };
-        // What a search did not find scores no more than its last candidate if it was cut off there, or else nothing.
-        let floor = if ranking.complete { last.min(0.0) } else { *last };
+        // What a search did not find scores no more than where it was cut off, or else nothing.
+        let floor = ranking.cut.unwrap_or(last.min(0.0));
         let range = best - floor;
         if range <= 0.0 {
             continue;
@@ -85,7 +85,8 @@ mod tests {
     use super::*;
 
     fn ranking(found: &[(usize, f32)], complete: bool) -> Ranking {
-        Ranking { found: found.to_vec(), complete, has_keywords: false }
+        let cut = found.last().filter(|_| !complete).map(|(_, score)| *score);
+        Ranking { found: found.to_vec(), cut, has_keywords: false }
     }
 
     fn order(fused: &[f32]) -> Vec<usize> {

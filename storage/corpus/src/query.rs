@@ -28,6 +28,14 @@ use ragstone_env::lock::locked;
 
 /// Candidates of each search, at least.
 pub(super) const MIN_CANDIDATES: usize = 100;
+/// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one
+/// ranking can still come out on top when the other has it first. A constant number for up to 50 hits also means that asking
+/// for more of them changes nothing about the first.
+pub(super) const CANDIDATES_PER_HIT: usize = 2;
+/// Where so many of them have the same texts, or the same score, that hits are missing, each search is asked for this many times more, up to a
+/// number.
+pub(super) const DEEPER: usize = 4;
+pub(super) const MAX_CANDIDATES: usize = 10_000;
 /// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
 pub(super) const PROBES: usize = 32;
 /// Passages that are looked at of those which have an identifier somewhere within their words.
@@ -62,6 +70,45 @@ impl Briefs {
     }
 }
 
+/// The best `depth` of what a search has, the same ones every time. Of several with one score LanceDB gives those that came first, and its
+/// parts search side by side. So where too few stand before those that tie with the last one, it is `asked` for all of these, and the lowest
+/// rows are taken; else [`Candidates::rank`](super::candidates::Candidates::rank) leaves them out.
+async fn best_of<F: Future<Output = Result<Rows>>>(depth: usize, asked: impl Fn(usize) -> F) -> Result<Rows> {
+    let mut limit = depth;
+    loop {
+        let mut found = asked(limit).await?;
+        found.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then(a.cmp(b)));
+        let is_whole = found.len() < limit || before_the_cut(&found, limit).is_some_and(|before| before >= wanted(depth));
+        if is_whole || limit >= MAX_CANDIDATES {
+            found.truncate(depth);
+            return Ok(found);
+        }
+        limit = (limit * DEEPER).min(MAX_CANDIDATES);
+    }
+}
+
+/// For how many hits a search asks for `depth` candidates.
+fn wanted(depth: usize) -> usize {
+    depth.div_ceil(CANDIDATES_PER_HIT)
+}
+
+/// Of `found`, best first, how many are better than the last, where `depth` were asked for and more may have the last one's score.
+fn before_the_cut<T>(found: &[(T, f32)], depth: usize) -> Option<usize> {
+    let (_, cut) = found.last().filter(|_| found.len() >= depth)?;
+    Some(found.partition_point(|(_, score)| score.total_cmp(cut).is_gt()))
+}
+
+/// Leaves out those that tie with the last one: which of them were found is chance. Where they are all there is, they are better than
+/// nothing. `found` is best first; the score at which it was cut off, if it was.
+pub(super) fn leave_out_chance<T>(found: &mut Vec<(T, f32)>, depth: usize) -> Option<f32> {
+    let before = before_the_cut(found, depth)?;
+    let cut = found.last().map(|(_, score)| *score);
+    if before >= wanted(depth) {
+        found.truncate(before);
+    }
+    cut
+}
+
 /// Cells of the vector index that are looked into.
 #[derive(Clone, Copy)]
 pub(super) enum Probes {
@@ -87,16 +134,19 @@ pub(super) async fn nearest(
     if !delay.is_zero() {
         tokio::time::sleep(delay * cells as u32).await;
     }
-    let query = nearest_query(collection, snapshot, (vector, filter), probes)?.limit(depth);
-    let query = query.select(Select::columns(&["_distance"])).with_row_id();
-    let ran = caught("search the vectors", collection.run(query)).await;
-    let batches = ran.inspect_err(|_| collection.broken.vectors.store(true, Ordering::Release))?;
-    let mut found = Vec::new();
-    for batch in batches {
-        let similarities = scores(&batch, "_distance")?.into_iter().map(|distance| 1.0 - distance);
-        found.extend(row_numbers(&batch)?.zip(similarities));
-    }
-    Ok(found)
+    let query = nearest_query(collection, snapshot, (vector, filter), probes)?;
+    let query = &query.select(Select::columns(&["_distance"])).with_row_id();
+    best_of(depth, |limit| async move {
+        let ran = caught("search the vectors", collection.run(query.clone().limit(limit))).await;
+        let batches = ran.inspect_err(|_| collection.broken.vectors.store(true, Ordering::Release))?;
+        let mut found = Vec::new();
+        for batch in batches {
+            let similarities = scores(&batch, "_distance")?.into_iter().map(|distance| 1.0 - distance);
+            found.extend(row_numbers(&batch)?.zip(similarities));
+        }
+        Ok(found)
+    })
+    .await
 }
 
 /// What LanceDB is asked for [`nearest`], but for how many and which columns.
@@ -128,16 +178,19 @@ pub(super) async fn matching(
     asked: (&str, Option<&Filter>),
     depth: usize,
 ) -> Result<Rows> {
-    let query = matching_query(collection, snapshot, asked).await.limit(depth);
-    let query = query.select(Select::columns(&["_score"])).with_row_id();
-    let ran = caught("search the words", collection.run(query)).await;
-    let batches = ran.inspect_err(|_| collection.broken.words.store(true, Ordering::Release))?;
-    let mut found = Vec::new();
-    for batch in batches {
-        let bm25 = scores(&batch, "_score")?;
-        found.extend(row_numbers(&batch)?.zip(bm25));
-    }
-    Ok(found)
+    let query = matching_query(collection, snapshot, asked).await;
+    let query = &query.select(Select::columns(&["_score"])).with_row_id();
+    best_of(depth, |limit| async move {
+        let ran = caught("search the words", collection.run(query.clone().limit(limit))).await;
+        let batches = ran.inspect_err(|_| collection.broken.words.store(true, Ordering::Release))?;
+        let mut found = Vec::new();
+        for batch in batches {
+            let bm25 = scores(&batch, "_score")?;
+            found.extend(row_numbers(&batch)?.zip(bm25));
+        }
+        Ok(found)
+    })
+    .await
 }
 
 /// What LanceDB is asked for [`matching`], but for how many and which columns.
@@ -230,4 +283,55 @@ fn row_numbers(batch: &RecordBatch) -> Result<impl Iterator<Item = u64>> {
     let rows = schema::row_numbers(batch);
     let rows = rows.ok_or_else(|| Error::new(ErrorKind::Internal, "a search told no numbers of rows"))?;
     Ok(rows.values().iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A search whose answer has those that tie in another order each time.
+    fn of_groups(groups: &[(f32, u64)], turn: u64) -> Rows {
+        let mut first = 0;
+        let mut rows = Rows::new();
+        for (score, count) in groups {
+            let mut group: Vec<_> = (0..*count).map(|n| (first + (n + turn) % count, *score)).collect();
+            rows.append(&mut group);
+            first += count;
+        }
+        rows
+    }
+
+    #[tokio::test]
+    async fn what_is_found_is_the_same_every_time_whoever_comes_first_of_those_that_tie() {
+        for (groups, asked, kept, cut) in [
+            // Whole.
+            (&[(2.0, 3), (1.0, 5)][..], 1, 8, None),
+            // Cut within those that tie, behind enough that do not, and behind too few.
+            (&[(2.0, 60), (1.0, 70)], 1, 60, Some(1.0)),
+            (&[(2.0, 20), (1.0, 150)], 2, 100, Some(1.0)),
+            (&[(2.0, 20), (1.0, 500), (0.5, 1)], 3, 100, Some(1.0)),
+            // More of them than are ever asked for.
+            (&[(1.0, 20_000)], 5, 100, Some(1.0)),
+        ] {
+            let mut found = Vec::new();
+            for turn in [0, 7, 111] {
+                let times = std::cell::Cell::new(0);
+                let rows = best_of(100, |limit| {
+                    times.set(times.get() + 1);
+                    let mut rows = of_groups(groups, turn);
+                    rows.truncate(limit);
+                    std::future::ready(Ok(rows))
+                });
+                let mut rows = rows.await.unwrap();
+                assert_eq!(times.get(), asked, "{groups:?}");
+                assert_eq!(leave_out_chance(&mut rows, 100), cut, "{groups:?}");
+                assert_eq!(rows.len(), kept, "{groups:?}");
+                rows.sort_by_key(|(row, _)| *row);
+                found.push(rows);
+            }
+            if groups[0].1 < 20_000 {
+                assert!(found.windows(2).all(|two| two[0] == two[1]), "{groups:?}");
+            }
+        }
+    }
 }

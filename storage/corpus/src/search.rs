@@ -17,18 +17,13 @@ use super::Passage;
 use super::candidates::{Similarities, StoredHit};
 use super::filter::Filter;
 use super::found::{Wholes, within_bounds};
-use super::query::{self, Briefs, MIN_CANDIDATES, PROBES, Probes, Rows, Scored, matching, nearest};
+use super::query::{
+    self, Briefs, CANDIDATES_PER_HIT, DEEPER, MAX_CANDIDATES, MIN_CANDIDATES, PROBES, Probes, Rows, Scored, matching, nearest,
+};
 use super::table::{Collection, Snapshot};
 use crate::Result;
 use ragstone_env::{Env, Stopwatch};
 
-/// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one
-/// ranking can still come out on top when the other has it first. A constant number for up to 50 hits also means that asking
-/// for more of them changes nothing about the first.
-const CANDIDATES_PER_HIT: usize = 2;
-/// Where so many of them have the same texts that hits are missing, each search is asked for this many times more, up to a number.
-const DEEPER: usize = 4;
-const MAX_CANDIDATES: usize = 10_000;
 /// Cells of a search in stages: the last stage is the search without stages. All begin at once, so that the last ends no later for the
 /// others but for what they compute, a third of what it does.
 const STAGES: [usize; 3] = [2, 8, PROBES];

@@ -25,6 +25,15 @@ pub struct FoundFile {
     pub within: Option<Arc<Path>>,
     /// How large it was when it was found.
     pub bytes: u64,
+    /// Where it was fetched from, if it is a copy: its documents are known by that.
+    pub source: Option<Arc<str>>,
+}
+
+impl FoundFile {
+    /// What it is known by, for people and in the source of its documents.
+    pub fn name(&self) -> String {
+        self.source.as_deref().map_or_else(|| super::shown(&self.path), str::to_owned)
+    }
 }
 
 /// What a list of paths comes to.
@@ -148,7 +157,7 @@ impl Walk {
 
     fn add(&mut self, path: PathBuf, metadata: &Metadata, within: Option<Arc<Path>>) {
         let is_of_folder = within.is_some();
-        let found = FoundFile { path, within, bytes: metadata.len() };
+        let found = FoundFile { path, within, bytes: metadata.len(), source: None };
         let format = Format::of(&found.path);
         // Whoever names a folder means what can be read of it.
         if is_of_folder && format == Some(Format::Unnamed) && !(metadata.is_file() && sniff::is_text(&found)) {
@@ -349,7 +358,7 @@ mod tests {
         symlink(&inside, &link).unwrap();
         let found = find_files(&[link.clone(), inside.join("c.txt")]).unwrap();
         assert_eq!(names(&Found { files: found.files[..2].to_vec(), ..Found::default() }, &link), ["a.txt", "b.txt"]);
-        assert_eq!(found.files[2], FoundFile { path: inside.join("c.txt"), within: None, bytes: 1 });
+        assert_eq!(found.files[2], FoundFile { path: inside.join("c.txt"), within: None, bytes: 1, source: None });
     }
 
     #[test]

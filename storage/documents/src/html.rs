@@ -3,6 +3,7 @@
 pub mod address;
 mod dom;
 mod hidden;
+mod links;
 mod names;
 mod parts;
 mod visit;
@@ -11,6 +12,7 @@ mod words;
 use self::address::Place;
 use self::dom::{Data, Node, NodeId};
 pub use self::hidden::is_hidden;
+pub use self::links::Links;
 use self::names::{heading_level, is_block, is_item, is_unread};
 use self::parts::Parts;
 use self::visit::visit;

@@ -61,6 +61,7 @@ pub use self::element::{Element, ElementKind};
 pub use self::find::{FoundFile, find_files};
 use self::format::{Format, SUPPORTED};
 pub use self::given::{check_given, timestamp, with_given};
+pub use self::html::Links;
 pub use self::json::RecordFields;
 pub use self::name::shown;
 use self::open::Opened;
@@ -71,6 +72,14 @@ use ragstone_env::Error;
 
 /// Of why a file was not read.
 const MAX_REASON_CHARS: usize = 300;
+
+/// Whether files of this name are read, by its ending.
+pub fn is_read(name: &Path) -> bool {
+    Format::of(name).is_some()
+}
+
+/// The most bytes that a file may have.
+pub const MAX_FILE_BYTES: u64 = open::MAX_BYTES;
 
 /// Why a file's documents did not come, or not all of them.
 #[derive(Debug)]
@@ -132,7 +141,7 @@ impl<P: Parser> Reader<P> {
         });
         let within = within.as_deref();
         let changed = file.changed().and_then(given::timestamp);
-        self.take(format, Place { path: &found.path, within, changed }, file, each)
+        self.take(format, Place { path: &found.path, within, changed, source: found.source.as_deref() }, file, each)
     }
 
     /// As [`read`](Self::read), of a file called `name` that came with a request, with the time when it was changed last, if that is known.
@@ -146,7 +155,7 @@ impl<P: Parser> Reader<P> {
         each: &mut dyn FnMut(Document) -> bool,
     ) -> Result<(), Unread> {
         let format = Format::of(name).ok_or_else(|| unsupported(name))?;
-        self.take(format, Place { path: name, within: None, changed }, Opened::of(bytes), each)
+        self.take(format, Place { path: name, within: None, changed, source: None }, Opened::of(bytes), each)
     }
 
     fn take(
@@ -192,6 +201,8 @@ struct Place<'a> {
     within: Option<&'a Path>,
     /// When it was changed last.
     changed: Option<String>,
+    /// Where it was fetched from; else it is known by its path.
+    source: Option<&'a str>,
 }
 
 /// A document of a file. One that is the whole file is called by its title and name ([`title::of_file`]), and known by its path; one of several
@@ -224,9 +235,12 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
     metadata.extend(place.changed.iter().map(|changed| ("changed".to_owned(), changed.as_str().into())));
     let name = path.file_name().map(|name| shown(Path::new(name)));
     metadata.extend(name.map(|name| ("file".to_owned(), name.into())));
-    let source = source.unwrap_or_else(|| match &anchor {
-        Some(anchor) => format!("{}#{anchor}", shown(path)),
-        None => shown(path),
+    let source = source.unwrap_or_else(|| {
+        let file = place.source.map_or_else(|| shown(path), str::to_owned);
+        match &anchor {
+            Some(anchor) => format!("{file}#{anchor}"),
+            None => file,
+        }
     });
     fitted(Document { id, title, text, source: Some(source), metadata, elements, pages, left_out, share })
 }

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn named(path: &Path) -> FoundFile {
-        FoundFile { path: path.to_owned(), within: None, bytes: 0 }
+        FoundFile { path: path.to_owned(), within: None, bytes: 0, source: None }
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         std::fs::write(&secret, "x").unwrap();
         let path = within.join("a.txt");
         std::fs::write(&path, "x").unwrap();
-        let found = FoundFile { path: path.clone(), within: Some(within.clone().into()), bytes: 0 };
+        let found = FoundFile { path: path.clone(), within: Some(within.clone().into()), bytes: 0, source: None };
         open(&found).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&secret, &path).unwrap();

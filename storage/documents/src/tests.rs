@@ -6,7 +6,7 @@ fn read_as(name: &str, content: &[u8]) -> Result<Vec<Document>, String> {
     let path = folder.path().join(name);
     std::fs::write(&path, content).expect("written");
     let mut documents = Vec::new();
-    let read = Reader::new(Here).read(&FoundFile { path, within: None, bytes: 0 }, &mut |document| {
+    let read = Reader::new(Here).read(&FoundFile { path, within: None, bytes: 0, source: None }, &mut |document| {
         documents.push(document);
         true
     });
@@ -33,7 +33,7 @@ fn read_in_part(name: &str, content: &[u8]) -> (Vec<String>, String) {
     let path = folder.path().join(name);
     std::fs::write(&path, content).expect("written");
     let mut texts = Vec::new();
-    let read = Reader::new(Here).read(&FoundFile { path, within: None, bytes: 0 }, &mut |document| {
+    let read = Reader::new(Here).read(&FoundFile { path, within: None, bytes: 0, source: None }, &mut |document| {
         texts.push(document.text);
         true
     });
@@ -205,7 +205,7 @@ fn source_code_is_kept_with_the_way_to_it() {
     std::fs::create_dir(folder.path().join("src")).expect("made");
     std::fs::write(&path, "fn mill() {\n    grind();\n}\n").expect("written");
     let mut found = Vec::new();
-    let file = FoundFile { path, within: Some(folder.path().canonicalize().expect("there").into()), bytes: 0 };
+    let file = FoundFile { path, within: Some(folder.path().canonicalize().expect("there").into()), bytes: 0, source: None };
     let read = Reader::new(Here).read(&file, &mut |document| {
         found.push(document);
         true
@@ -244,7 +244,7 @@ fn a_document_tells_its_files_name_and_when_it_was_changed() {
     std::fs::File::options().write(true).open(&path).expect("there").set_modified(time).expect("set");
     let within = Some(folder.path().canonicalize().expect("there").into());
     let mut documents = Vec::new();
-    let file = FoundFile { path: path.canonicalize().expect("there"), within, bytes: 0 };
+    let file = FoundFile { path: path.canonicalize().expect("there"), within, bytes: 0, source: None };
     let read = Reader::new(Here).read(&file, &mut |document| {
         documents.push(document);
         true

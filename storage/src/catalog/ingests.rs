@@ -45,6 +45,11 @@ pub struct IngestOptions {
     /// Which fields of records are their documents' text, title and id, as readers of files have it.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub fields: Map<String, Value>,
+    /// Of what is fetched: pages at most, and links from the page that was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
 }
 
 /// A file that an ingest began to work on.

@@ -9,7 +9,7 @@ use crate::entry::{EntryBuilder, NewEntry};
 use crate::policy::PolicyKind;
 use crate::tier::Use;
 use crate::tier::disk::tests::{flush_to_files, tamper_frame, tamper_row};
-use ragstone_env::FailMode;
+use ragstone_env::{FailMode, Stopwatch};
 
 /// A data folder of the crate's tests, with a clock that stands still.
 pub(crate) struct Folder {
@@ -478,5 +478,10 @@ fn files_stay_near_the_bound() {
     }
     let status = store.status();
     assert!(status.disk.evicted > 300 && status.disk.bytes <= 64 << 20);
-    assert!(status.disk_file_bytes < 160 << 20, "{} MiB of files", status.disk_file_bytes >> 20);
+    // RocksDB gives files back beside what is written, later on a busy machine.
+    let (file_bytes, began) = (|| store.status().disk_file_bytes, Stopwatch::start());
+    while file_bytes() >= 160 << 20 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{} MiB of files", file_bytes() >> 20);
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

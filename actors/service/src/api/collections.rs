@@ -180,10 +180,11 @@ pub struct FoundPassages {
     pub words_only: bool,
 }
 
-/// Files and folders of the service's machine.
+/// Files and folders of the service's machine, and addresses.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Ingest {
-    /// Absolute.
+    /// Absolute; or addresses, which the service fetches: `https://…` (a page, and what is below its folder; a feed; a file), and repositories
+    /// (`https://….git`, `git@host:owner/name`, `git+ssh://…`).
     pub paths: Vec<PathBuf>,
     /// Remove documents of files that were in these folders and are gone.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -198,6 +199,12 @@ pub struct Ingest {
     /// Which fields of records (of JSON, CSV, Parquet and Arrow) are their documents' text, title and id.
     #[serde(default, skip_serializing_if = "RecordFields::is_empty")]
     pub fields: RecordFields,
+    /// Pages of a site, at most (1,000).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<usize>,
+    /// Links from the page that was named, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::api::{List, ListObject, Page};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::error::{Answered, Refusal};
 use crate::http::state::{InFlight, Opened, State, caller};
+use crate::ingest::told_apart;
 use crate::lanes::Work;
 
 /// Documents of one upsert. Their text is bounded by the body.
@@ -335,17 +336,21 @@ pub async fn ingest(
     incoming: Incoming,
 ) -> Answered {
     let opened = state.opened()?;
-    let Ingest { paths, prune, only, metadata, fields } = Fields::whole(incoming).await?;
+    let Ingest { paths, prune, only, metadata, fields, pages, depth } = Fields::whole(incoming).await?;
     check_given(&metadata).map_err(|error| Error::invalid_field("metadata", error.to_string()))?;
     fields.check().map_err(|error| Error::invalid_field("fields", error.to_string()))?;
-    if paths.iter().any(|path| !path.is_absolute()) {
-        return Err(Error::invalid_field("paths", "`paths` must be absolute").into());
+    let (_, local) = told_apart(&paths).map_err(|error| Error::invalid_field("paths", error.to_string()))?;
+    if local.iter().any(|path| !path.is_absolute()) {
+        return Err(Error::invalid_field("paths", "`paths` must be absolute, or addresses").into());
+    }
+    if pages == Some(0) {
+        return Err(Error::invalid_field("pages", "`pages` must be at least 1").into());
     }
     let name = Visitor::of(&request)?.collection(&path.into_inner())?;
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     audit::say_all(&request, "paths", shown.iter().map(String::as_str));
-    let (begun, is_new) =
-        opened.ingestor.begin(&name, paths, IngestOptions { prune, metadata, fields: fields.to_map() }).await?;
+    let options = IngestOptions { prune, metadata, fields: fields.to_map(), pages, depth };
+    let (begun, is_new) = opened.ingestor.begin(&name, paths, options).await?;
     // One that was begun before has more to do.
     let only = only.filter(|_| is_new);
     if !state.audience().resumes() {

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::attempts::{GROUP_FILES, Record, Standing};
 use super::far::{Far, Telling};
+use super::fetching::told_apart;
 use super::reading::{Reading, Step, stopped};
 use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
 use crate::error::Result;
@@ -92,7 +93,9 @@ impl<'a> Run<'a> {
     pub async fn work(&mut self, only: Option<Vec<PathBuf>>) -> Result<IngestReport> {
         self.note().await?;
         self.ingestor.env.fail_point("ingest.begin")?;
-        let paths = self.record.job().paths.clone();
+        let (addresses, paths) = told_apart(&self.record.job().paths)?;
+        let copies = self.ingestor.fetch(self.record.job(), addresses, self.events);
+        let mut copies = self.unless_ended(copies).await?;
         let mut found = self.unless_ended(blocking(move || ragstone_documents::find_files(&paths))).await?;
         if let Some(only) = only {
             let only: HashSet<PathBuf> = only.into_iter().collect();
@@ -100,15 +103,21 @@ impl<'a> Run<'a> {
             // What is not read was told before.
             (found.left_alone, found.unreadable, found.hidden) = Default::default();
         }
-        self.files_total = found.files.len() + found.unreadable.len();
+        found.files.append(&mut copies.files);
+        for (kind, count) in std::mem::take(&mut copies.left_alone) {
+            *found.left_alone.entry(kind).or_default() += count;
+        }
+        self.report.files_unchanged = copies.unchanged;
+        self.files_total = found.files.len() + found.unreadable.len() + copies.left_out.len();
         self.look_for_new(&found.files).await?;
         if !found.left_alone.is_empty() || found.hidden > 0 {
             let files = found.left_alone_files.iter().map(|path| shown(path)).collect();
             let left_alone = IngestEvent::LeftAlone { kinds: found.left_alone, hidden: found.hidden, files };
             let _ = self.events.send(Ok(left_alone)).await;
         }
-        for (path, reason) in found.unreadable {
-            self.leave_out(&path, reason).await;
+        let unreadable = found.unreadable.into_iter().map(|(path, reason)| (shown(&path), reason));
+        for (name, reason) in unreadable.chain(std::mem::take(&mut copies.left_out)) {
+            self.leave_out(name, reason).await;
         }
         self.show();
         let Ingestor { env, file_seconds, jobs, .. } = self.ingestor;
@@ -118,10 +127,11 @@ impl<'a> Run<'a> {
         loop {
             let group = self.next_group(&mut files).await;
             if group.is_empty() {
-                self.look_for_gone(found.folders, found.empty).await?;
+                self.look_for_gone(found.folders, found.empty, std::mem::take(&mut copies.gone)).await?;
+                copies.note();
                 return Ok(std::mem::take(&mut self.report));
             }
-            self.record.begin_files(group.iter().map(|file| shown(&file.path)).collect());
+            self.record.begin_files(group.iter().map(FoundFile::name).collect());
             self.note().await?;
             for file in &group {
                 reading.want(file.clone()).await?;
@@ -137,12 +147,12 @@ impl<'a> Run<'a> {
     async fn next_group(&mut self, files: &mut std::iter::Peekable<std::vec::IntoIter<FoundFile>>) -> Vec<FoundFile> {
         let (mut group, mut standings) = (Vec::new(), Vec::new());
         while let Some(file) = files.peek() {
-            let standing = self.record.standing(&shown(&file.path));
+            let standing = self.record.standing(&file.name());
             if standing == Standing::Condemned {
                 let reason = "it ended ragstone twice while it was read; skipped; ingest it alone to try again";
-                let path = file.path.clone();
+                let name = file.name();
                 self.count_new(self.new_bytes(file));
-                self.leave_out(&path, reason.into()).await;
+                self.leave_out(name, reason.into()).await;
                 files.next();
             } else if Record::may_join(standing, &standings) {
                 group.extend(files.next());
@@ -155,9 +165,9 @@ impl<'a> Run<'a> {
     }
 
     async fn read(&mut self, reading: &mut Reading, file: &FoundFile) -> Result<()> {
-        let (path, new_bytes) = (file.path.as_path(), self.new_bytes(file));
+        let (name, new_bytes) = (file.name(), self.new_bytes(file));
         let (stored, read) = (0.0, 0.0);
-        self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false, new_bytes, stored, read });
+        self.batch.files.push(InWork { path: name.clone(), documents: 0, is_read: false, new_bytes, stored, read });
         let (mut has_some, mut has_text, mut left_out) = (false, false, Vec::new());
         loop {
             match self.unless_ended(reading.next()).await? {
@@ -170,24 +180,24 @@ impl<'a> Run<'a> {
                     self.batch.push(with_given(*document, &self.record.job().options.metadata));
                 }
                 Step::Done if has_text => {
-                    self.name_left_out(path, &left_out).await;
+                    self.name_left_out(&name, &left_out).await;
                     break;
                 }
                 Step::Done => {
                     self.report.files_empty += 1;
-                    self.name(path, "it has no text".into(), NotTakenKind::Empty).await;
+                    self.name(name, "it has no text".into(), NotTakenKind::Empty).await;
                     break;
                 }
                 Step::Skipped(reason) if has_some => {
                     self.report.files_partly += 1;
                     let reason = format!("{reason}; the file's other documents are ingested");
-                    self.name(path, reason, NotTakenKind::Partly).await;
-                    self.name_left_out(path, &left_out).await;
+                    self.name(name.clone(), reason, NotTakenKind::Partly).await;
+                    self.name_left_out(&name, &left_out).await;
                     break;
                 }
                 Step::Skipped(reason) => {
                     self.report.files_skipped += 1;
-                    self.name(path, reason, NotTakenKind::Unread).await;
+                    self.name(name, reason, NotTakenKind::Unread).await;
                     break;
                 }
             }
@@ -213,7 +223,7 @@ impl<'a> Run<'a> {
     /// Finds out which files are new, so that whoever waits hears how long they take. Of a few it is not worth a look.
     async fn look_for_new(&mut self, files: &[FoundFile]) -> Result<()> {
         if files.len() > GROUP_FILES {
-            let paths: HashSet<String> = files.iter().map(|file| shown(&file.path)).collect();
+            let paths: HashSet<String> = files.iter().map(FoundFile::name).collect();
             let known = self.ingestor.library.pick_documents(self.collection(), move |_, source| {
                 let whole = paths.get(source);
                 whole.or_else(|| paths.get(file_of(source))).cloned()
@@ -227,7 +237,7 @@ impl<'a> Run<'a> {
 
     /// A file's size, where nothing of it is stored. An empty file is begun and ended all the same.
     fn new_bytes(&self, file: &FoundFile) -> Option<u64> {
-        (!self.known.contains(&shown(&file.path))).then_some(file.bytes.max(1))
+        (!self.known.contains(&file.name())).then_some(file.bytes.max(1))
     }
 
     fn count_new(&mut self, bytes: Option<u64>) {
@@ -235,15 +245,21 @@ impl<'a> Run<'a> {
         self.new.bytes_done += bytes.unwrap_or(0);
     }
 
-    /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more. Those of `empty`
-    /// folders stay.
-    async fn look_for_gone(&mut self, folders: Vec<PathBuf>, empty: Vec<PathBuf>) -> Result<()> {
-        if folders.is_empty() {
+    /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more, and those of `gone`
+    /// sources. Those of `empty` folders stay.
+    async fn look_for_gone(
+        &mut self,
+        folders: Vec<PathBuf>,
+        empty: Vec<PathBuf>,
+        gone: HashSet<String>,
+    ) -> Result<()> {
+        if folders.is_empty() && gone.is_empty() {
             return Ok(());
         }
         let Ingestor { library, jobs, .. } = self.ingestor;
         let documents = library.pick_documents(self.collection(), move |id, source| {
-            is_gone(source, &folders).then(|| (id, within(source, &empty).map(shown)))
+            let is_gone = gone.contains(source) || gone.contains(file_of(source)) || is_gone(source, &folders);
+            is_gone.then(|| (id, within(source, &empty).map(shown)))
         });
         for (document, empty) in self.unless_ended(documents).await? {
             self.report.documents_gone += 1;
@@ -266,23 +282,23 @@ impl<'a> Run<'a> {
     }
 
     /// A file that is not even begun.
-    async fn leave_out(&mut self, path: &Path, reason: String) {
+    async fn leave_out(&mut self, name: String, reason: String) {
         self.report.files += 1;
         self.report.files_skipped += 1;
         self.files_done += 1;
-        self.name(path, reason, NotTakenKind::Unread).await;
+        self.name(name, reason, NotTakenKind::Unread).await;
     }
 
     /// Names a file of which something was left out.
-    async fn name_left_out(&self, path: &Path, left_out: &[String]) {
+    async fn name_left_out(&self, name: &str, left_out: &[String]) {
         if !left_out.is_empty() {
-            self.name(path, left_out.join("; "), NotTakenKind::LeftOut).await;
+            self.name(name.to_owned(), left_out.join("; "), NotTakenKind::LeftOut).await;
         }
     }
 
     /// Names a file that is not taken whole.
-    async fn name(&self, path: &Path, reason: String, kind: NotTakenKind) {
-        let _ = self.events.send(Ok(IngestEvent::Skipped(NotTaken { path: shown(path), reason, kind }))).await;
+    async fn name(&self, path: String, reason: String, kind: NotTakenKind) {
+        let _ = self.events.send(Ok(IngestEvent::Skipped(NotTaken { path, reason, kind }))).await;
     }
 
     /// Writes what is begun and done to the journal; durable on return.

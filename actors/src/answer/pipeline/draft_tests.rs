@@ -9,7 +9,7 @@ use ragstone_storage::store::AdmissionRule;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::tests::{EVENING_UNIX_MS, answer, close, open, open_with, question};
+use super::tests::{EVENING_UNIX_MS, answer, close, open, open_with, question, side_by_side};
 use super::*;
 use crate::question::Reuse;
 use crate::question::prompt::PromptDate;
@@ -140,7 +140,7 @@ async fn answers_of_a_form_are_the_same_with_drafts_without_and_preempted() {
     };
     let crowded = open_with(&folder, "qwen_2_5", settings, &env).await;
     let asked = (0..3).map(|prompt| all(&crowded, ask(prompt, true)));
-    let found = futures::future::join_all(asked).await;
+    let found = side_by_side(&crowded, &env, asked).await;
     let found: Vec<Vec<_>> = found.iter().map(|answers| answers.iter().map(ids).collect()).collect();
     assert_eq!(found, expected);
     assert!(crowded.status().device.preemptions > 0, "there was no need to preempt");

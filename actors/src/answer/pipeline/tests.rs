@@ -120,6 +120,24 @@ pub(super) async fn answer(ragstone: &Ragstone, question: Question) -> Answer {
     answer
 }
 
+/// Answers that are all under way before any of them has begun: whether they meet is no matter of which is the fastest.
+pub(super) async fn side_by_side<T>(
+    ragstone: &Ragstone,
+    env: &Env,
+    asked: impl IntoIterator<Item = impl Future<Output = T>>,
+) -> Vec<T> {
+    let asked: Vec<_> = asked.into_iter().collect();
+    let others = asked.len() - 1;
+    env.set_fail_point("engine.prefill", FailMode::Hang, 1);
+    let release = async {
+        while ragstone.status().device.sequences.waiting < others || env.fail_point_hits("engine.prefill") == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        env.set_fail_point("engine.prefill", FailMode::Off, 1);
+    };
+    futures::future::join(futures::future::join_all(asked), release).await.0
+}
+
 /// The sources of the prompt's segments.
 async fn ask(ragstone: &Ragstone, messages: &[ChatMessage], with_passages: bool) -> Vec<&'static str> {
     let document = |title: &str, text: &str| InlineDocument { title: title.into(), text: text.into() };
@@ -334,11 +352,8 @@ async fn whoever_is_preempted_may_be_computed_again() {
         let settings = Settings { device_bytes: Some(40 * block_bytes), host_bytes: 64 << 20, ..Settings::default() };
         let crowded = open_with(folder, "qwen_2_5", settings, &env).await;
         env.set_fail_point(point, FailMode::Error(ErrorKind::Full), 1);
-        let asked = prompts.iter().map(|prompt| {
-            let crowded = crowded.clone();
-            async move { complete(&crowded, prompt, Reuse::Auto, 150).await.1 }
-        });
-        let answers = futures::future::join_all(asked).await;
+        let asked = prompts.iter().map(|prompt| async { complete(&crowded, prompt, Reuse::Auto, 150).await.1 });
+        let answers = side_by_side(&crowded, &env, asked).await;
         assert!(crowded.status().device.preemptions > 1, "{point}: {}", crowded.status().device.preemptions);
         assert_eq!(answers, expected, "{point}");
         env.set_fail_point(point, FailMode::Off, 1);

@@ -1,7 +1,7 @@
 //! What an evaluation has measured so far, in a file, so that one that was interrupted goes on where it was.
 //!
 //! ```text
-//! {"ragstone": "0.1.0", "build": "…", "dataset": "…", "model": "…", "chat_template": "…", "settings": "…", "kernels": "avx2",
+//! {"ragstone": "0.1.0", "build": "…", "dataset": "…", "model": "…", "chat_template": "…", "settings": "…", "kernels": {…},
 //!  "threads": 8, "date": null, "max_tokens": 32, "seed": 1, "map_prompt": "…"}   (one line)
 //! {"item": 0, "variant": {"mode": "full", …}, "answer": "…", "ttft_ms": 21.3, "tokens": {…}}
 //! {"item": 4, "left_out": "the prompt has …"}
@@ -13,10 +13,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use ragstone_kernels::simd::Paths;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::report::Tokens;
 use super::variant::Variant;
@@ -39,9 +41,9 @@ pub struct Bound {
     pub chat_template: String,
     /// Digest of the settings.
     pub settings: String,
-    /// The kernels that compute, on whose bits answers depend.
-    #[serde(default)]
-    pub kernels: String,
+    /// The kernels that compute, on whose bits answers depend; `None` in a journal of a version that noted none, or others.
+    #[serde(default, deserialize_with = "kernels")]
+    pub kernels: Option<Paths>,
     /// Compute threads, on which times to the first token depend.
     #[serde(default)]
     pub threads: usize,
@@ -54,6 +56,18 @@ pub struct Bound {
     pub seed: u64,
     /// What `map-reduce` asks of each passage.
     pub map_prompt: String,
+}
+
+fn kernels<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Paths>, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(deserializer)?).ok())
+}
+
+/// The kernels by which the journal at `path` was begun. Whoever goes on takes them, since another measurement may find others to be the
+/// fastest. `None` where that file is no journal yet.
+pub fn kernels_of(path: &Path) -> Option<Paths> {
+    let mut first = String::new();
+    BufReader::new(File::open(path).ok()?).take(MOST_BOUND_BYTES).read_line(&mut first).ok()?;
+    serde_json::from_str::<Bound>(&first).ok()?.kernels
 }
 
 /// One answer, as it was measured.
@@ -83,6 +97,8 @@ pub struct Journal {
     file: Option<(PathBuf, File)>,
 }
 
+/// More than a journal's first line has.
+const MOST_BOUND_BYTES: u64 = 1 << 20;
 /// What every journal begins with.
 const BEGINNING: &[u8] = b"{\"ragstone\":\"";
 
@@ -210,6 +226,8 @@ fn check(found: &Bound, wanted: &Bound, path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_kernels::simd;
+
     use super::super::variant::Mode;
     use super::*;
 
@@ -221,7 +239,7 @@ mod tests {
             model: "m".into(),
             chat_template: "c".into(),
             settings: "s".into(),
-            kernels: "avx2".into(),
+            kernels: Some(Paths::all(simd::Path::Avx2)),
             threads: 2,
             date: None,
             max_tokens: 8,
@@ -249,6 +267,7 @@ mod tests {
         assert_eq!((journal.asked(3, Variant::plain(Mode::Exact)), journal.left_out(4)), (None, Some("too long")));
         journal.note(asked(3, Mode::Exact)).expect("written");
         drop(journal);
+        assert_eq!(kernels_of(&path), bound().kernels);
         let journal = Journal::open(&path, &bound()).expect("gone on with");
         assert_eq!(journal.asked(3, Variant::plain(Mode::Exact)), Some(&asked(3, Mode::Exact)));
         assert_eq!(std::fs::read_to_string(&path).expect("text").lines().count(), 4);
@@ -292,7 +311,7 @@ mod tests {
             (Bound { map_prompt: String::new(), ..bound() }, "--map-prompt"),
             (Bound { build: "c".into(), ..bound() }, "the program's build;"),
             (Bound { chat_template: String::new(), ..bound() }, "the chat template;"),
-            (Bound { kernels: "amx".into(), threads: 4, ..bound() }, "the kernels, the compute threads;"),
+            (Bound { kernels: Some(Paths::all(simd::Path::Amx)), threads: 4, ..bound() }, "the kernels, the compute threads;"),
             (Bound { date: Some("2026-11-23".into()), ..bound() }, "the date that prompts tell;"),
         ] {
             let refused = Journal::open(&path, &other).expect_err("another run");
@@ -300,18 +319,23 @@ mod tests {
             assert!(refused.to_string().contains(words), "{refused}");
         }
         let before = std::fs::read(&path).expect("bytes");
-        // One of a version that noted less.
-        let less =
-            r#"{"ragstone":"1","dataset":"d","model":"m","settings":"s","max_tokens":8,"seed":1,"map_prompt":""}"#;
-        std::fs::write(&path, format!("{less}\n")).expect("written");
-        let refused = Journal::open(&path, &bound()).expect_err("it may be another run's");
-        assert_eq!(refused.kind(), ErrorKind::Incompatible);
-        assert!(refused.to_string().contains("the program's build, the chat template, the kernels"), "{refused}");
+        // Of versions that noted less, and otherwise.
+        for kernels in ["", r#","kernels":"avx2""#] {
+            let less = format!(
+                r#"{{"ragstone":"1","dataset":"d","model":"m","settings":"s","max_tokens":8,"seed":1,"map_prompt":""{kernels}}}"#
+            );
+            std::fs::write(&path, format!("{less}\n")).expect("written");
+            let refused = Journal::open(&path, &bound()).expect_err("it may be another run's");
+            assert_eq!(refused.kind(), ErrorKind::Incompatible);
+            assert!(refused.to_string().contains("the program's build, the chat template, the kernels"), "{refused}");
+            assert_eq!(kernels_of(&path), None);
+        }
         for (bytes, words) in [
             (&b"hello\n"[..], "line 1: not the journal"),
             (&[&before[..], b"{\"item\": 1}\n"].concat(), "line 2: damaged"),
         ] {
             std::fs::write(&path, bytes).expect("written");
+            assert_eq!(kernels_of(&path).is_some(), words.starts_with("line 2"));
             let refused = Journal::open(&path, &bound()).expect_err("no journal").to_string();
             assert!(refused.contains(words), "{refused}");
             assert_eq!(std::fs::read(&path).expect("bytes"), bytes, "it is left alone");

@@ -1,4 +1,4 @@
-//! A search that reads everything of every candidate in the queries themselves, as the one beside it did: the same hits, more slowly.
+//! A search that reads everything of all that it finds in the queries themselves, as the one beside it did: the same hits, more slowly.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,17 +32,16 @@ pub async fn search(
         let mut read = Read::new();
         let by_vector = match &vector {
             Some(vector) if options.mode != SearchMode::FullText => {
-                let asked = query::nearest_query(collection, &snapshot, (vector, filter), Probes::Last)?.limit(depth);
-                run(collection, asked, "_distance", &mut read).await?
+                let asked = query::nearest_query(collection, &snapshot, (vector, filter), Probes::Last)?;
+                run(collection, asked, "_distance", depth, &mut read).await?
             }
             _ => Rows::new(),
         };
-        let by_vector: Rows = by_vector.into_iter().map(|(row, distance)| (row, 1.0 - distance)).collect();
         let by_text = match options.mode {
             SearchMode::Vector => Rows::new(),
             _ => {
-                let asked = query::matching_query(collection, &snapshot, (&words, filter)).await.limit(depth);
-                run(collection, asked, "_score", &mut read).await?
+                let asked = query::matching_query(collection, &snapshot, (&words, filter)).await;
+                run(collection, asked, "_score", depth, &mut read).await?
             }
         };
         let mut similarities: HashMap<u64, f32> = by_vector.iter().copied().collect();
@@ -93,7 +92,7 @@ async fn named(
         return Ok(Rows::new());
     }
     let query = query::matching_query(collection, snapshot, (&terms, options.filter.as_ref())).await;
-    let mut found = run(collection, query.limit(query::MIN_CANDIDATES), "_score", read).await?;
+    let mut found = run(collection, query, "_score", query::MIN_CANDIDATES, read).await?;
     found.retain(|(row, _)| asked.identifiers.in_passage(&brief(read, *row).content()) > 0.0);
     Ok(found)
 }
@@ -104,18 +103,26 @@ fn brief(read: &Read, row: u64) -> Arc<Brief> {
     Arc::new(Brief { document_id, ordinal, title: passage.title.clone(), text: passage.text.clone(), row })
 }
 
+/// The best `depth` of all, of those that tie the lowest rows.
 async fn run(
     collection: &Collection,
     query: impl QueryBase + ExecutableQuery,
     score: &'static str,
+    depth: usize,
     read: &mut Read,
 ) -> Result<Rows> {
     let columns = Select::columns(&collection.passage_columns(&["token_ids", "vector", score]));
-    let mut rows = Rows::new();
-    for batch in collection.run(query.select(columns).with_row_id()).await? {
+    let (mut rows, mut wholes) = (Rows::new(), Read::new());
+    for batch in collection.run(query.limit(query::MAX_CANDIDATES).select(columns).with_row_id()).await? {
         let stored = schema::decode(&batch, &collection.name)?;
         rows.extend(stored.iter().map(|stored| stored.row).zip(schema::scores(&batch, score)?));
-        read.extend(stored.into_iter().zip(schema::vectors(&batch)?).map(|whole| (whole.0.row, whole)));
+        wholes.extend(stored.into_iter().zip(schema::vectors(&batch)?).map(|whole| (whole.0.row, whole)));
     }
+    if score == "_distance" {
+        rows = rows.into_iter().map(|(row, distance)| (row, 1.0 - distance)).collect();
+    }
+    rows.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then(a.cmp(b)));
+    rows.truncate(depth);
+    read.extend(rows.iter().filter_map(|(row, _)| wholes.remove_entry(row)));
     Ok(rows)
 }

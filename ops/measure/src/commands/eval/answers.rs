@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::eval::answers::{Options, Step, answers};
 use crate::eval::chart::{Quality, quality};
 use crate::eval::dataset::{self, Item};
-use crate::eval::journal::{Bound, Journal};
+use crate::eval::journal::{Bound, Journal, kernels_of};
 use crate::eval::report::Answered;
 use crate::eval::variant::{After, Axes, Choice, Variant};
 
@@ -167,6 +167,10 @@ pub async fn run(config: &Config, args: &Args) -> Result<()> {
             path.display()
         )));
     }
+    let begun_by = asked.resume.as_deref().and_then(kernels_of).filter(simd::Paths::can_run);
+    if let (Some(kernels), None) = (begun_by, &config.settings.kernels) {
+        kernels.choose()?;
+    }
     let (ragstone, _folder) = open(config).await?;
     let mut journal = match &asked.resume {
         Some(path) => Journal::open(path, &bound(&args.dataset, &ragstone, &options)?)?,
@@ -208,7 +212,7 @@ fn bound(dataset: &Path, ragstone: &Ragstone, options: &Options) -> Result<Bound
             .chat_template()
             .map_or_else(String::new, |it| hex::encode(Sha256::digest(it.as_bytes()))),
         settings: hex::encode(Sha256::digest(&settings)),
-        kernels: simd::Paths::in_use().to_string(),
+        kernels: Some(simd::Paths::in_use()),
         threads: rayon::current_num_threads(),
         date: ragstone.date_in_prompts().map(|today| today.format("%Y-%m-%d")),
         max_tokens: options.max_tokens,

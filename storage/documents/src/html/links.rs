@@ -1,0 +1,102 @@
+//! Where a page leads, for whoever fetches a site.
+
+use std::collections::HashSet;
+
+use super::super::encoding;
+use super::dom::{self, Node};
+
+/// More links than pages of people have.
+const MOST_LINKS: usize = 10_000;
+/// Longer addresses are made for machines.
+const MAX_ADDRESS_BYTES: usize = 2000;
+
+/// The links of a page, as they are written: relative to `base`, or to the page's own address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Links {
+    pub base: Option<String>,
+    /// In the page's order, each once.
+    pub addresses: Vec<String>,
+    /// The address that the page says it is of.
+    pub canonical: Option<String>,
+    /// Whether its author wants it to be found, and its links to be followed (`<meta name="robots">`).
+    pub is_indexed: bool,
+    pub is_followed: bool,
+}
+
+impl Links {
+    /// Of a page in any encoding.
+    ///
+    /// # Errors
+    /// For what is no text, and where it nests too deep.
+    pub fn of(page: &[u8]) -> Result<Self, String> {
+        let nodes = dom::parse(&encoding::decode(page.to_owned())?.text)?;
+        let mut links =
+            Self { base: None, addresses: Vec::new(), canonical: None, is_indexed: true, is_followed: true };
+        let mut known = HashSet::new();
+        for node in &nodes {
+            let Some(address) = links.look(node) else { continue };
+            if links.addresses.len() < MOST_LINKS && known.insert(address.clone()) {
+                links.addresses.push(address);
+            }
+        }
+        Ok(links)
+    }
+
+    /// Takes what an element says of the page; the address that it leads to.
+    fn look(&mut self, node: &Node) -> Option<String> {
+        let of = |name: &str| {
+            let address = node.attribute(name)?.trim();
+            let is_some = !address.is_empty() && !address.starts_with('#') && address.len() <= MAX_ADDRESS_BYTES;
+            is_some.then(|| address.to_owned())
+        };
+        let says = |name: &str, word: &str| {
+            node.attribute(name).is_some_and(|all| all.split([' ', ',']).any(|one| one.trim().eq_ignore_ascii_case(word)))
+        };
+        match node.name() {
+            "a" | "area" if !says("rel", "nofollow") => of("href"),
+            "iframe" | "frame" => of("src"),
+            "base" => {
+                self.base = self.base.take().or_else(|| of("href"));
+                None
+            }
+            "link" if says("rel", "canonical") => {
+                self.canonical = self.canonical.take().or_else(|| of("href"));
+                None
+            }
+            "link" if says("rel", "next") || says("rel", "prev") => of("href"),
+            "meta" if says("name", "robots") || says("name", "ragstone") => {
+                self.is_indexed &= !says("content", "noindex") && !says("content", "none");
+                self.is_followed &= !says("content", "nofollow") && !says("content", "none");
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_where_it_leads_and_what_may_be_done_with_it() {
+        let page = r##"<html><head><base href="/docs/"><link rel="canonical" href="/docs/a"><link rel="stylesheet" href="x.css">
+            <link rel="next" href="p2"></head><body><a href="b.html">b</a> <a href=" b.html ">again</a> <a href="#top">up</a>
+            <a rel="external nofollow" href="ad">ad</a><map><area href="c"></map><iframe src="d"></iframe><a>none</a></body>"##;
+        let links = Links::of(page.as_bytes()).unwrap();
+        assert_eq!(links.addresses, ["p2", "b.html", "c", "d"]);
+        assert_eq!((links.base.as_deref(), links.canonical.as_deref()), (Some("/docs/"), Some("/docs/a")));
+        assert!(links.is_indexed && links.is_followed);
+        for (content, is_indexed, is_followed) in
+            [("noindex", false, true), ("index, NOFOLLOW", true, false), ("none", false, false), ("all", true, true)]
+        {
+            let page = format!(r#"<meta name="Robots" content="{content}"><a href="b">b</a>"#);
+            let links = Links::of(page.as_bytes()).unwrap();
+            assert_eq!((links.is_indexed, links.is_followed), (is_indexed, is_followed), "{content}");
+        }
+        // In an old encoding, too.
+        let latin = Links::of(b"<meta charset=iso-8859-1><a href=stra\xdfe.html>x</a>").unwrap();
+        assert_eq!(latin.addresses, ["straße.html"]);
+        assert!(Links::of(b"\x00\x01\x02").is_err() && Links::of("<b>".repeat(2000).as_bytes()).is_err());
+    }
+}

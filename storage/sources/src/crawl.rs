@@ -1,0 +1,327 @@
+//! Fetches the pages of a site: what its first page leads to, what its lists name, and what is stored of it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use chrono::DateTime;
+use encoding_rs::Encoding;
+use ragstone_documents::{Links, is_read};
+use url::Url;
+
+use super::client::{Answer, Client, Page};
+use super::frontier::Frontier;
+use super::memory;
+use super::robots::Robots;
+use super::scope::is_file;
+use super::site::Site;
+use super::{Fetched, FetchedFile, Progress, Wanted, feed, name};
+use ragstone_env::{Error, Result};
+
+/// Of all files of a site.
+const MOST_BYTES: u64 = 4 << 30;
+/// Lists of a site's pages that are read.
+const MOST_SITEMAPS: usize = 16;
+/// Endings of pages that programs write.
+const PROGRAMS: [&str; 9] = ["asp", "aspx", "cgi", "do", "jsp", "jsf", "php", "phtml", "shtml"];
+
+/// A fetch on its way.
+pub struct Crawl<'a, 'w> {
+    client: Client,
+    /// Of the site, and of other hosts that a feed leads to.
+    robots: Robots,
+    others: HashMap<String, Option<Robots>>,
+    scope: super::scope::Scope,
+    frontier: Frontier,
+    wanted: Wanted<'w>,
+    told: &'a mut (dyn FnMut(Progress) + Send),
+    is_feed: bool,
+    bytes: u64,
+    fetched: Fetched,
+    /// Pages as they are now.
+    noted: std::collections::BTreeMap<String, memory::Page>,
+}
+
+impl<'a, 'w> Crawl<'a, 'w> {
+    /// Fetches the site, as far as it is wanted.
+    pub async fn run(
+        site: Site,
+        wanted: Wanted<'w>,
+        told: &'a mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Fetched> {
+        let Site { client, robots, scope, first } = site;
+        let start = first.url.clone();
+        let frontier = Frontier::new(scope.clone(), wanted.bounds.depth);
+        let (fetched, noted, others) = Default::default();
+        let mut crawl =
+            Self { client, robots, others, scope, frontier, wanted, told, is_feed: false, bytes: 0, fetched, noted };
+        crawl.frontier.note(&start);
+        crawl.take(first, 0).await?;
+        if !crawl.is_feed && crawl.wanted.bounds.depth != Some(0) {
+            crawl.read_sitemaps().await;
+        }
+        let is_whole = crawl.visit_all(&start).await?;
+        if is_whole && !crawl.is_feed {
+            crawl.look_for_stored(&start).await?;
+        }
+        crawl.wanted.memory.pages = crawl.noted;
+        Ok(crawl.fetched)
+    }
+
+    /// Visits what is known and not visited; whether nothing is left.
+    async fn visit_all(&mut self, start: &Url) -> Result<bool> {
+        while let Some((page, links)) = self.frontier.next() {
+            if self.is_over(start) {
+                return Ok(false);
+            }
+            self.visit(page, links).await?;
+        }
+        Ok(true)
+    }
+
+    /// Whether as much is fetched as is wanted.
+    fn is_over(&mut self, start: &Url) -> bool {
+        let pages = self.wanted.bounds.pages;
+        let why = if self.fetched.files.len() + self.fetched.unchanged >= pages {
+            format!("the first {pages} pages were taken; --pages N takes more")
+        } else if self.bytes >= MOST_BYTES {
+            format!("the first {} GiB were taken; name its folders one by one", MOST_BYTES >> 30)
+        } else {
+            return false;
+        };
+        self.fetched.left_out.push((start.to_string(), why));
+        true
+    }
+
+    /// Asks for what is stored and was not come upon: a page to which nothing leads is there all the same.
+    async fn look_for_stored(&mut self, start: &Url) -> Result<()> {
+        let mut rest: Vec<String> =
+            self.wanted.stored.iter().filter(|page| !self.frontier.knows(page)).cloned().collect();
+        rest.sort();
+        for page in rest.iter().filter_map(|page| Url::parse(page).ok()) {
+            if self.frontier.note(&page) {
+                self.visit(page, 0).await?;
+            }
+        }
+        // And what these lead to.
+        self.visit_all(start).await.map(|_| ())
+    }
+
+    async fn visit(&mut self, page: Url, links: u32) -> Result<()> {
+        let address = page.to_string();
+        match self.may_ask(&page).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(why) => {
+                self.fetched.left_out.push((address, why));
+                return Ok(());
+            }
+        }
+        let is_stored = self.wanted.stored.contains(&address);
+        let known = self.wanted.memory.pages.get(&address).filter(|_| is_stored).cloned();
+        match self.client.ask(&page, known.as_ref()).await {
+            Ok(Answer::Page(page)) => self.take(*page, links).await?,
+            Ok(Answer::Unchanged) => {
+                self.fetched.unchanged += 1;
+                let known = known.unwrap_or_default();
+                self.follow(known.links.iter().filter_map(|link| Url::parse(link).ok()), links);
+                self.noted.insert(address, known);
+            }
+            Ok(Answer::Gone) if is_stored => {
+                self.fetched.gone.insert(address);
+            }
+            // A link that leads to nothing is the site's matter.
+            Ok(Answer::Gone) => {}
+            Ok(Answer::Elsewhere { to, is_permanent }) => {
+                if is_stored && is_permanent {
+                    self.fetched.gone.insert(address);
+                }
+                self.frontier.offer(to, links);
+            }
+            Ok(Answer::Not(why)) | Err(why) => self.fetched.left_out.push((address, why)),
+        }
+        self.tell();
+        Ok(())
+    }
+
+    fn tell(&mut self) {
+        let files = self.fetched.files.len() + self.fetched.unchanged;
+        (self.told)(Progress { files, bytes: self.bytes, waiting: Some(self.frontier.waiting()) });
+    }
+
+    /// Whether the page's host allows it.
+    async fn may_ask(&mut self, page: &Url) -> std::result::Result<bool, String> {
+        if self.scope.is_of_host(page) {
+            return Ok(self.robots.allow(page));
+        }
+        let host = page.origin().ascii_serialization();
+        if !self.others.contains_key(&host) {
+            let robots = self.client.robots(page).await.inspect_err(|_| {
+                self.others.insert(host.clone(), None);
+            })?;
+            self.others.insert(host.clone(), Some(robots));
+        }
+        Ok(self.others.get(&host).is_some_and(|robots| robots.as_ref().is_some_and(|robots| robots.allow(page))))
+    }
+
+    /// Takes a page that came: keeps what it says, and notes where it leads.
+    async fn take(&mut self, page: Page, links: u32) -> Result<()> {
+        let (url, media) = (page.url.clone(), page.media.clone());
+        let address = url.to_string();
+        let Some(name) = name::of(&url, media.as_deref()) else {
+            self.leave(&url, media.as_deref());
+            return Ok(());
+        };
+        let mut known = memory::Page { etag: page.etag.clone(), modified: page.modified.clone(), links: Vec::new() };
+        let said = page.robots.clone().unwrap_or_default().to_ascii_lowercase();
+        let says = |word: &str| said.split([',', ' ', ':']).any(|one| one == word || one == "none");
+        let (mut is_indexed, mut is_followed) = (!says("noindex"), !says("nofollow"));
+        let bytes = match page.bytes().await {
+            Ok(bytes) => in_utf_8(bytes, media.as_deref()),
+            Err(why) => {
+                self.fetched.left_out.push((address, why));
+                return Ok(());
+            }
+        };
+        let mut source = url.clone();
+        if name.extension().is_some_and(|ending| ending == "html") {
+            // What is no page is said so when it is read.
+            if let Ok((found, read)) = self.links_of(&bytes, &url).await {
+                is_indexed &= read.is_indexed;
+                is_followed &= read.is_followed;
+                if is_followed {
+                    self.follow(found.iter().cloned(), links);
+                    known.links = found.into_iter().filter(|link| self.scope.has(link)).map(String::from).collect();
+                }
+                source = self.own_address(&url, &read).unwrap_or(source);
+            }
+        } else if links == 0 && let Some(entries) = feed::entries(&bytes, &url) {
+            self.is_feed = true;
+            entries.into_iter().for_each(|entry| self.frontier.take(entry, 1));
+            return Ok(());
+        }
+        if source != url {
+            // The same page under another address.
+            if self.wanted.stored.contains(&address) {
+                self.fetched.gone.insert(address);
+            }
+            if !self.frontier.note(&source) {
+                return Ok(());
+            }
+        }
+        let source = source.to_string();
+        if !is_indexed {
+            // Its author does not want it to be found.
+            if self.wanted.stored.contains(&source) {
+                self.fetched.gone.insert(source);
+            }
+            return Ok(());
+        }
+        self.bytes += bytes.len() as u64;
+        let path = keep(self.wanted.folder, &name, &source, &bytes, known.modified.as_deref()).await?;
+        self.noted.insert(source.clone(), known);
+        self.fetched.files.push(FetchedFile { path, source });
+        self.tell();
+        Ok(())
+    }
+
+    /// The links of a page, as addresses.
+    async fn links_of(&self, bytes: &[u8], url: &Url) -> std::result::Result<(Vec<Url>, Links), String> {
+        let bytes = bytes.to_owned();
+        let read = tokio::task::spawn_blocking(move || Links::of(&bytes)).await;
+        let read = read.map_err(|error| error.to_string())??;
+        let base = read.base.as_deref().and_then(|base| url.join(base).ok()).unwrap_or_else(|| url.clone());
+        let joined = read.addresses.iter().filter_map(|address| base.join(address).ok());
+        Ok((joined.collect(), read))
+    }
+
+    /// The address that a page of this site says it is of, where that is of the site, too.
+    fn own_address(&self, url: &Url, read: &Links) -> Option<Url> {
+        let mut own = url.join(read.canonical.as_deref()?).ok()?;
+        own.set_fragment(None);
+        // Encrypted or not, it is the same page.
+        (self.scope.has(&own) && own.scheme() == url.scheme()).then_some(own)
+    }
+
+    fn follow(&mut self, found: impl Iterator<Item = Url>, links: u32) {
+        if self.is_feed {
+            return;
+        }
+        for link in found {
+            let name = link.path_segments().and_then(|mut names| names.next_back()).unwrap_or_default();
+            let ending = Path::new(name).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+            let is_unread = is_file(name)
+                && !is_read(Path::new(name))
+                && !PROGRAMS.contains(&&*ending.to_ascii_lowercase());
+            if !is_unread {
+                self.frontier.offer(link, links + 1);
+            } else if self.scope.has(&link) && self.frontier.note(&link) {
+                self.leave(&link, None);
+            }
+        }
+    }
+
+    /// Counts what is of no kind that is read.
+    fn leave(&mut self, page: &Url, media: Option<&str>) {
+        let name = page.path_segments().and_then(|mut names| names.next_back()).unwrap_or_default();
+        let kind = match (is_file(name), media) {
+            (true, _) => format!(".{}", name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase()),
+            (false, Some(media)) => media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase(),
+            (false, None) => String::new(),
+        };
+        *self.fetched.left_alone.entry(kind).or_default() += 1;
+    }
+
+    /// Takes the pages that the site's lists name.
+    async fn read_sitemaps(&mut self) {
+        let mut lists: std::collections::VecDeque<Url> = self.robots.sitemaps().into();
+        let mut read = 0;
+        while let Some(list) = lists.pop_front().filter(|_| read < MOST_SITEMAPS) {
+            read += 1;
+            if !self.scope.is_of_host(&list) {
+                continue;
+            }
+            let Ok(Answer::Page(page)) = self.client.ask(&list, None).await else { continue };
+            let Ok(bytes) = page.bytes().await else { continue };
+            let found = feed::sitemap(&bytes);
+            lists.extend(found.sitemaps);
+            found.pages.into_iter().for_each(|page| self.frontier.offer(page, 1));
+        }
+    }
+}
+
+/// A text that its server says is in an old encoding, and that does not say so itself.
+fn in_utf_8(bytes: Vec<u8>, media: Option<&str>) -> Vec<u8> {
+    let charset = media.and_then(|media| {
+        let mut parameters = media.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
+        parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset")).map(|(_, value)| value.trim_matches([' ', '"']))
+    });
+    let encoding = charset.and_then(|charset| Encoding::for_label(charset.as_bytes()));
+    match encoding.filter(|encoding| *encoding != encoding_rs::UTF_8 && std::str::from_utf8(&bytes).is_err()) {
+        Some(encoding) => match encoding.decode_without_bom_handling_and_without_replacement(&bytes) {
+            Some(text) => text.into_owned().into_bytes(),
+            None => bytes,
+        },
+        None => bytes,
+    }
+}
+
+/// Writes a page to a file of its name, with the time when it was changed last.
+async fn keep(folder: &Path, name: &Path, source: &str, bytes: &[u8], modified: Option<&str>) -> Result<PathBuf> {
+    let place = folder.join(name);
+    let free = |path: &Path| std::fs::symlink_metadata(path).is_err();
+    // A page that has pages below it: one name cannot be a file and a folder.
+    let ending = name.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    let other = folder.join(format!("{}.{ending}", &blake3::hash(source.as_bytes()).to_hex()[..32]));
+    let made = place.parent().map(std::fs::create_dir_all).transpose();
+    let path = if made.is_ok() && free(&place) { place } else { other };
+    let failed = |error| Error::io("cannot write", &path, error);
+    tokio::fs::write(&path, bytes).await.map_err(failed)?;
+    let changed = modified.and_then(|modified| DateTime::parse_from_rfc2822(modified).ok());
+    if let Some(changed) = changed {
+        let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
+        // For a filter: no page is left out for it.
+        let _ = file.set_modified(SystemTime::from(changed));
+    }
+    Ok(path)
+}

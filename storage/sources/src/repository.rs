@@ -1,0 +1,169 @@
+//! A Git repository, as its newest commit has it. `git` itself fetches it, with whatever keys its user has.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use ragstone_documents::find_files;
+use tokio::process::Command;
+
+use super::{Fetched, FetchedFile, Wanted, refused, unreachable};
+use ragstone_env::{Error, Result};
+
+/// A clone that takes longer has broken off.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// Of what `git` said, for people.
+const MAX_REASON_CHARS: usize = 300;
+
+/// One that was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repository {
+    /// As `git` takes it.
+    url: String,
+    /// A branch or a tag; else the one that its owner wants to be seen.
+    reference: Option<String>,
+    /// What the paths of its files stand behind, in their sources.
+    pub(super) base: String,
+}
+
+impl Repository {
+    /// `git@host:owner/name`, `ssh://…`, `https://….git`, or any address behind `git+`; a branch may stand behind a `#`.
+    pub(super) fn of(text: &str) -> Result<Self> {
+        let (url, reference) = text.split_once('#').map_or((text, None), |(url, reference)| (url, Some(reference)));
+        let url = url.strip_prefix("git+").unwrap_or(url).trim_end_matches('/');
+        let page = match (url.split_once("://"), url.strip_prefix("git@")) {
+            (Some((scheme @ ("http" | "https" | "ssh" | "file"), rest)), _) => {
+                let (user, place) = rest.split_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
+                let is_of_user = user.is_some_and(|user| !user.contains('/'));
+                if is_of_user && (scheme != "ssh" || user.is_some_and(|user| user.contains(':'))) {
+                    return Err(refused("an address with a name or a password in it would be kept with them; let git keep them (git help credentials)".to_owned()));
+                }
+                let place = if is_of_user { place } else { rest };
+                match scheme {
+                    "ssh" => format!("https://{place}"),
+                    _ => format!("{scheme}://{place}"),
+                }
+            }
+            (None, Some(rest)) => format!("https://{}", rest.replacen(':', "/", 1)),
+            _ => return Err(refused(format!("{text} is no address of a repository: https, ssh, and git@host:owner/name are"))),
+        };
+        // `git` takes what begins with a hyphen as an option.
+        let is_name = |reference: &str| !reference.is_empty() && !reference.starts_with('-') && !reference.contains(char::is_whitespace);
+        if let Some(reference) = reference.filter(|reference| !is_name(reference)) {
+            return Err(refused(format!("{reference} is no name of a branch")));
+        }
+        let reference = reference.map(str::to_owned);
+        let base = base(page.trim_end_matches(".git"), reference.as_deref());
+        Ok(Self { url: url.to_owned(), reference, base })
+    }
+
+    pub(super) async fn fetch(&self, wanted: Wanted<'_>) -> Result<Fetched> {
+        let commit = self.newest().await?;
+        if !wanted.stored.is_empty() && wanted.memory.commit.as_ref() == Some(&commit) {
+            return Ok(Fetched { unchanged: wanted.stored.len(), ..Fetched::default() });
+        }
+        let folder = wanted.folder.join("files");
+        let mut arguments = vec!["clone", "--quiet", "--depth=1", "--no-tags", "--single-branch"];
+        arguments.extend(self.reference.iter().flat_map(|reference| ["--branch", reference.as_str()]));
+        arguments.extend(["--", &self.url]);
+        self.git(&arguments, Some(&folder)).await?;
+        let walked = folder.clone();
+        let walk = tokio::task::spawn_blocking(move || find_files(&[walked]));
+        let found = walk.await.map_err(|error| Error::internal(error.to_string()))??;
+        let source = |path: &Path| {
+            let within = path.strip_prefix(&folder).unwrap_or(path);
+            let parts: Vec<_> = within.iter().map(|part| ragstone_documents::shown(part.as_ref())).collect();
+            format!("{}{}", self.base, parts.join("/"))
+        };
+        let files: Vec<FetchedFile> =
+            found.files.iter().map(|file| FetchedFile { source: source(&file.path), path: file.path.clone() }).collect();
+        let mut gone = wanted.stored;
+        for file in &files {
+            gone.remove(&file.source);
+        }
+        let left_out: Vec<_> = found.unreadable.iter().map(|(path, why)| (source(path), why.clone())).collect();
+        for (file, _) in &left_out {
+            gone.remove(file);
+        }
+        wanted.memory.commit = Some(commit);
+        Ok(Fetched { files, unchanged: 0, gone, left_out, left_alone: found.left_alone })
+    }
+
+    /// The commit that is fetched now.
+    async fn newest(&self) -> Result<String> {
+        let reference = self.reference.as_deref().unwrap_or("HEAD");
+        let told = self.git(&["ls-remote", "--quiet", "--exit-code", "--", &self.url, reference], None).await?;
+        let commit = told.split_whitespace().next().unwrap_or_default();
+        Ok(commit.to_owned())
+    }
+
+    async fn git(&self, arguments: &[&str], into: Option<&Path>) -> Result<String> {
+        let mut command = Command::new("git");
+        // No hook of a template, no program that an address names.
+        command.args(["-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never"]);
+        command.args(arguments).args(into).stdin(Stdio::null()).kill_on_drop(true);
+        // Nobody is there to be asked for a password.
+        command.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C");
+        if std::env::var_os("GIT_SSH_COMMAND").is_none() {
+            command.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes");
+        }
+        let ran = match tokio::time::timeout(PATIENCE, command.output()).await {
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(refused(format!("cannot fetch {self}: git is not installed")));
+            }
+            Ok(ran) => ran.map_err(|error| unreachable(format!("cannot fetch {self}: git: {error}")))?,
+            Err(_) => return Err(unreachable(format!("cannot fetch {self}: not whole within {} min", PATIENCE.as_secs() / 60))),
+        };
+        if ran.status.success() {
+            return Ok(String::from_utf8_lossy(&ran.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let why = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it has no such branch");
+        let why: String = why.chars().filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect();
+        Err(unreachable(format!("cannot fetch {self}: {why}")))
+    }
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)?;
+        self.reference.iter().try_for_each(|reference| write!(f, "#{reference}"))
+    }
+}
+
+/// Where a repository's files are seen: on forges that are known, an address that a browser opens.
+fn base(page: &str, reference: Option<&str>) -> String {
+    let seen = reference.unwrap_or("HEAD");
+    let host = page.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    match host {
+        "github.com" => format!("{page}/blob/{seen}/"),
+        _ if host == "gitlab.com" || host.starts_with("gitlab.") => format!("{page}/-/blob/{seen}/"),
+        _ => format!("{page}/"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repositories_are_named_in_many_ways() {
+        for (text, url, base) in [
+            ("https://github.com/o/n", "https://github.com/o/n", "https://github.com/o/n/blob/HEAD/"),
+            ("https://github.com/o/n.git#v1", "https://github.com/o/n.git", "https://github.com/o/n/blob/v1/"),
+            ("git@gitlab.com:o/n.git", "git@gitlab.com:o/n.git", "https://gitlab.com/o/n/-/blob/HEAD/"),
+            ("ssh://git@a.example/o/n", "ssh://git@a.example/o/n", "https://a.example/o/n/"),
+            ("git+https://a.example/n/", "https://a.example/n", "https://a.example/n/"),
+            ("git+file:///srv/n.git", "file:///srv/n.git", "file:///srv/n/"),
+        ] {
+            let repository = Repository::of(text).unwrap();
+            assert_eq!((repository.url.as_str(), repository.base.as_str()), (url, base), "{text}");
+        }
+        for bad in
+            ["git+ext::sh -c x", "git+-x", "https://a.example/n.git#-x", "https://ida:pw@a.example/n.git", "ssh://a:b@a.example/n"]
+        {
+            assert!(Repository::of(bad).is_err(), "{bad}");
+        }
+    }
+}
