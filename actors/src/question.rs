@@ -52,6 +52,9 @@ pub struct Question {
     pub drafts: Option<usize>,
     /// Which tokens of blended passages are recomputed; `None`, as the settings have it, but where the choice is measured.
     pub selection: Option<Selection>,
+    /// Whether sentences of the answer end with the numbers of the passages that they stand on; where nothing else is told of the text: no form,
+    /// calls or log-probabilities.
+    pub cites: bool,
     /// Whether the report says what would have happened without each tier.
     pub explain: bool,
     /// What counts as the root; `Whole` but where that is measured.
@@ -247,6 +250,7 @@ impl Question {
             answers: 1,
             reuse: Reuse::Auto,
             ends_at_repeat: false,
+            cites: false,
             drafts: None,
             selection: None,
             explain: false,

@@ -73,6 +73,9 @@ pub struct Args {
     /// Where tokens are drawn: another number draws others [default: 0]
     #[arg(long, value_name = "N")]
     seed: Option<i64>,
+    /// Put the numbers of the passages that it stands on behind each sentence of the answer
+    #[arg(long)]
+    cite: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -124,6 +127,7 @@ impl Args {
             arrange: self.no_arrangement.then_some(false),
             reuse,
             sampling: Unsaid::Model,
+            cite: self.cite,
             ..Extension::default()
         };
         let generation = GenerationRequest {

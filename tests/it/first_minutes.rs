@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service, WORLD};
 use crate::outside::from_outside;
@@ -264,4 +264,38 @@ async fn the_default_model_answers_the_questions_of_ops_run_right() {
         reused = tokens["exact"].as_u64().unwrap() + tokens["blended"].as_u64().unwrap();
     }
     assert!(reused > 0, "the second question finds KV of the first");
+}
+
+/// The numbers stand in the answer, of a stream as of a whole one, and nowhere where something else is told of its text.
+#[tokio::test]
+async fn an_answer_cites_the_passages_of_its_sentences_where_that_is_asked_for() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--model", "demo"]).await;
+    let documents = json!([
+        { "title": "Harbour", "text": "The road was closed in March." },
+        { "title": "Calnix Bakery", "text": "Calnix Bakery makes candles. Calnix Bakery employs 34 people." },
+    ]);
+    let asked = |cite: bool, more: Value| {
+        let question = json!([{ "role": "user", "content": "What is made by Calnix Bakery?" }]);
+        let mut body = json!({ "messages": question, "ragstone": { "documents": documents, "cite": cite, "sampling": "model" } });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let chat = "/v1/chat/completions";
+    let plain = service.ask(chat, &asked(false, json!({}))).await;
+    let text = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let said = text(&plain);
+    let grounding = &plain["ragstone"]["grounding"];
+    let number = grounding["passages"][0].as_u64().unwrap_or_else(|| panic!("{plain}"));
+    let cited = service.ask(chat, &asked(true, json!({}))).await;
+    assert_eq!(text(&cited), format!("{said} [{number}]"), "{cited}");
+    assert_eq!(&cited["ragstone"]["grounding"], grounding);
+    assert_eq!(cited["usage"]["completion_tokens"], plain["usage"]["completion_tokens"]);
+    let streamed = service.stream(chat, &asked(true, json!({ "stream": true }))).await;
+    let pieces = streamed.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let pieces = pieces.filter_map(|piece| Some(piece["choices"][0]["delta"]["content"].as_str()?.to_owned()));
+    assert_eq!(pieces.collect::<String>(), text(&cited));
+    let told = service.ask(chat, &asked(true, json!({ "logprobs": true }))).await;
+    assert_eq!(text(&told), said, "each token is told");
+    assert_eq!(service.stop(), 0);
 }

@@ -77,6 +77,7 @@ mod settings;
 mod sharing;
 mod simulate;
 mod smuggling;
+mod sources;
 mod starts;
 mod telemetry;
 mod tenants;

@@ -224,6 +224,7 @@ impl Pipeline {
             prompt: prompt.clone(),
             stop: self.stop_texts(question),
             ends_at_repeat: self.ends_at_repeat(question),
+            cites: ending::cites(question),
             show_control: question.sampling.show_control,
             ..asking.opened(Coming::Here(tokens), report.clone(), &admission)
         };

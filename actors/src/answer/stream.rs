@@ -1,5 +1,6 @@
 //! An answer as it is generated: token ids become text, stop strings end it.
 
+mod cite;
 mod repeat;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Span;
 use tracing::field::Empty;
 
+use self::cite::CiteFilter;
 use self::repeat::RepeatFilter;
 use crate::admission::deadline::deadline_error;
 use crate::admission::metering::Meter;
@@ -38,6 +40,8 @@ pub struct AnswerStream {
     completion_tokens: u32,
     /// The answer so far, where it is held against passages.
     said: String,
+    /// Cites them in the text, where that was asked for.
+    cites: Option<CiteFilter>,
     prompt: Option<Arc<ReadPrompt>>,
     end_token: Option<TokenEvent>,
     deadline: Instant,
@@ -73,6 +77,8 @@ pub(crate) struct Opened {
     pub stop: Vec<String>,
     /// Whether the answer ends where it goes round in circles.
     pub ends_at_repeat: bool,
+    /// Whether sentences end with the numbers of the passages that they stand on.
+    pub cites: bool,
     /// Whether control tokens show in the text.
     pub show_control: bool,
     pub deadline: Instant,
@@ -90,6 +96,7 @@ impl Drop for AnswerStream {
 impl AnswerStream {
     pub(crate) fn new(opened: Opened, tokenizer: Arc<Tokenizer>) -> Self {
         Self {
+            cites: (opened.cites && !opened.citations.is_empty()).then(|| CiteFilter::new(&opened.citations)),
             citations: opened.citations,
             prompt_tokens: opened.prompt_tokens,
             report: opened.report,
@@ -195,13 +202,13 @@ impl AnswerStream {
         match part.ok_or_else(gone)?? {
             Heard::Text(text) => {
                 self.completion_tokens += 1;
-                self.note(&text);
+                let text = self.note(text);
                 self.ready.push_back(Event::Tail(text));
             }
             Heard::Token(token) => {
                 self.completion_tokens += 1;
-                self.note(&token.text);
-                self.ready.push_back(Event::Token(token));
+                let text = self.note(token.text);
+                self.ready.push_back(Event::Token(TokenEvent { text, ..token }));
             }
             Heard::Usage(usage) => {
                 (self.prompt_tokens, self.completion_tokens) = (usage.prompt_tokens, usage.completion_tokens);
@@ -216,7 +223,7 @@ impl AnswerStream {
     fn take(&mut self, sampled: &Sampled) -> Result<()> {
         self.completion_tokens += 1;
         let (text, stopped) = self.text.push(sampled.id)?;
-        self.note(&text);
+        let text = self.note(text);
         self.ready.push_back(Event::Token(self.told(sampled, text)));
         if stopped {
             self.finish(FinishReason::Stop);
@@ -224,9 +231,14 @@ impl AnswerStream {
         Ok(())
     }
 
-    fn note(&mut self, text: &str) {
+    /// Notes what the model says; what is told of it now.
+    fn note(&mut self, text: String) -> String {
         if !self.citations.is_empty() {
-            self.said.push_str(text);
+            self.said.push_str(&text);
+        }
+        match &mut self.cites {
+            Some(cites) => cites.push(&text),
+            None => text,
         }
     }
 
@@ -238,7 +250,7 @@ impl AnswerStream {
 
     fn end(&mut self, reason: FinishReason) -> Result<()> {
         let (tail, stopped) = self.text.finish()?;
-        self.note(&tail);
+        let tail = self.note(tail);
         if !tail.is_empty() {
             self.ready.push_back(Event::Tail(tail));
         }
@@ -249,6 +261,8 @@ impl AnswerStream {
     fn finish(&mut self, reason: FinishReason) {
         self.span.record("finish", reason.name());
         self.end_decoding();
+        let held = self.cites.take().map(CiteFilter::finish).filter(|held| !held.is_empty());
+        self.ready.extend(held.map(Event::Tail));
         let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens };
         metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
         self.report.drafts = Drafts::of(self.drafts.get());

@@ -133,6 +133,28 @@ pub(crate) fn of(answer: &str, citations: &[Citation]) -> Option<Grounding> {
     Some(Grounding { state, passages: found, missing, sentences: sentences(answer, &passages, has_names) })
 }
 
+/// The passages of a prompt, for the sentences of an answer that come one by one.
+pub(crate) struct Sentences {
+    passages: Vec<Passage>,
+    has_names: bool,
+}
+
+impl Sentences {
+    pub fn of(citations: &[Citation]) -> Self {
+        Self { passages: citations.iter().map(Passage::of).collect(), has_names: !has_capital_nouns(citations) }
+    }
+
+    /// The numbers of the passages that have a sentence's words; none of one that names some itself, or says that there are none.
+    pub fn passages(&self, sentence: &str) -> Vec<usize> {
+        let unnumbered = behind_number(sentence).unwrap_or(sentence);
+        let plain = without_marks(unnumbered);
+        if plain.len() < unnumbered.len() || is_refusal(sentence) {
+            return Vec::new();
+        }
+        passages_with(&telling_words(&plain, self.has_names), &self.passages).0
+    }
+}
+
 /// What each sentence stands on, as long as the answer is not longer than what is looked for.
 fn sentences(answer: &str, passages: &[Passage], has_names: bool) -> Vec<GroundedSentence> {
     let (has_list, mut looked_for, mut sentences) = (has_list(answer), 0, Vec::new());

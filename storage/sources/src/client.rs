@@ -153,6 +153,8 @@ impl Client {
                     (format!("HTTP {}", response.status()), retry_after(response.headers()))
                 }
                 Ok(Ok(response)) => return answer(page, response),
+                // Nobody is there: that does not pass within seconds, and somebody may wait.
+                Ok(Err(error)) if error.is_connect() => return Err(reason(&error)),
                 Ok(Err(error)) => (reason(&error), None),
                 Err(_) => (format!("no answer within {} s", PATIENCE.as_secs()), None),
             };

@@ -144,6 +144,10 @@ pub struct Extension {
     /// What holds of sampling where the request says nothing.
     #[serde(skip_serializing_if = "is_openai")]
     pub sampling: Unsaid,
+    /// Whether sentences of the answer end with the numbers of the passages that they stand on: `[2]`. Not where it has a form, tools or
+    /// log-probabilities.
+    #[serde(skip_serializing_if = "is_false")]
+    pub cite: bool,
     /// Whether the report says what would have happened without each tier.
     #[serde(skip_serializing_if = "is_false")]
     pub explain: bool,

@@ -87,6 +87,7 @@ pub async fn answer(
         answers: generation.answers,
         reuse: generation.extension.reuse,
         explain: generation.extension.explain,
+        cites: generation.extension.cite,
         ends_at_repeat: generation.extension.sampling == Unsaid::Model,
         drafts: generation.drafts,
         selection: None,

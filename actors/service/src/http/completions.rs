@@ -104,6 +104,7 @@ pub async fn answer(
             answers,
             reuse: extension.reuse,
             explain: extension.explain,
+            cites: extension.cite,
             ends_at_repeat: extension.sampling == Unsaid::Model,
             drafts,
             selection: None,

@@ -61,16 +61,27 @@ impl Asking {
             note: None,
             stop: Vec::new(),
             ends_at_repeat: false,
+            cites: false,
             show_control: false,
         }
     }
 }
 
+/// Whether sentences of its answer end with the numbers of their passages.
+pub(super) fn cites(question: &Question) -> bool {
+    question.cites && is_text_alone(question)
+}
+
+/// Whether an answer is text and nothing else: none of a form, none that may be a call, none whose tokens are told one by one.
+fn is_text_alone(question: &Question) -> bool {
+    let may_call = matches!(&question.input, Input::Chat { tools, .. } if !tools.is_empty());
+    !may_call && question.sampling.grammar.is_none() && question.sampling.logprobs.is_none()
+}
+
 /// What stands before an answer of the model's own, where nothing was found. What has a form, or may be a call, has no room for it: of that the
 /// report tells.
 pub(super) fn note(question: &Question, nothing: Option<NothingFound>) -> Option<String> {
-    let Input::Chat { tools, .. } = &question.input else { return None };
-    let has_room = tools.is_empty() && question.sampling.grammar.is_none() && question.sampling.logprobs.is_none();
+    let has_room = matches!(question.input, Input::Chat { .. }) && is_text_alone(question);
     let is_own = nothing.is_some_and(|nothing| nothing.answered == Answered::WithoutPassages);
     (is_own && has_room).then(|| format!("{}\n\n", nothing_found::note(asked(question))))
 }

@@ -102,6 +102,7 @@ pub(super) fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Questio
         answers: 1,
         reuse,
         ends_at_repeat: false,
+        cites: false,
         drafts: None,
         explain: false,
         selection: None,

@@ -121,6 +121,7 @@ impl Pipeline {
             let opened = Opened {
                 citations: found.passages.iter().map(|passage| passage.citation.clone()).collect(),
                 note: ending::note(&asking.question, found.nothing_found),
+                cites: ending::cites(&asking.question),
                 ..asking.opened(Coming::Elsewhere(tokens), sent.report.clone(), &admission)
             };
             AnswerStream::new(opened, self.assembler.tokenizer().clone())

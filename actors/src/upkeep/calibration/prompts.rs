@@ -134,6 +134,7 @@ async fn segments(pipeline: &Pipeline, question: &str, passages: Passages) -> Re
         answers: 1,
         reuse: Reuse::Off,
         ends_at_repeat: false,
+        cites: false,
         drafts: None,
         selection: None,
         explain: false,

@@ -238,6 +238,7 @@ impl Bench {
             answers: 1,
             reuse: Reuse::Off,
             ends_at_repeat: false,
+            cites: false,
             drafts: None,
             selection: None,
             explain: false,

@@ -326,6 +326,7 @@ impl Asker<'_> {
             answers: 1,
             reuse: way.reuse,
             ends_at_repeat: false,
+            cites: false,
             drafts: None,
             explain: false,
             selection: Some(way.selection),

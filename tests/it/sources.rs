@@ -1,0 +1,315 @@
+//! What is ingested from elsewhere: a web site, a feed, a Git repository.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use actix_web::http::StatusCode;
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, error_message};
+
+/// What a site answers at a path.
+#[derive(Clone)]
+struct Page {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+/// A site on this machine, whose pages change, and that notes who asked for what.
+#[derive(Clone, Default)]
+struct Site {
+    pages: Arc<Mutex<BTreeMap<String, Page>>>,
+    asked: Arc<Mutex<Vec<(String, bool)>>>,
+}
+
+impl Site {
+    fn serve(&self) -> String {
+        let site = web::Data::new(self.clone());
+        let server =
+            HttpServer::new(move || App::new().app_data(site.clone()).default_service(web::to(answer))).workers(1);
+        let server = server.bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", server.addrs()[0]);
+        tokio::spawn(server.run());
+        address
+    }
+
+    fn put(&self, path: &str, page: Page) {
+        self.pages.lock().unwrap().insert(path.to_owned(), page);
+    }
+
+    fn html(&self, path: &str, body: &str) {
+        let etag = ("ETag", format!("\"{}\"", body.len()));
+        let headers = vec![("Content-Type", "text/html; charset=utf-8".to_owned()), etag];
+        self.put(path, Page { status: 200, headers, body: format!("<html><body>{body}</body></html>").into_bytes() });
+    }
+
+    fn send_elsewhere(&self, path: &str, status: u16, to: &str) {
+        self.put(path, Page { status, headers: vec![("Location", to.to_owned())], body: Vec::new() });
+    }
+
+    fn remove(&self, path: &str) {
+        self.pages.lock().unwrap().remove(path);
+    }
+
+    /// The paths that were asked for since the last time, and of how many the answer was that nothing changed.
+    fn asked(&self) -> (Vec<String>, usize) {
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        let unchanged = asked.iter().filter(|(_, is_unchanged)| *is_unchanged).count();
+        (asked.into_iter().map(|(path, _)| path).collect(), unchanged)
+    }
+}
+
+async fn answer(site: web::Data<Site>, request: HttpRequest) -> HttpResponse {
+    let path = request.uri().to_string();
+    let page = site.pages.lock().unwrap().get(&path).cloned();
+    let known = request.headers().get("If-None-Match").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let etag = |page: &Page| page.headers.iter().find(|(name, _)| *name == "ETag").map(|(_, value)| value.clone());
+    let is_unchanged = known.is_some() && page.as_ref().and_then(etag) == known;
+    site.asked.lock().unwrap().push((path, is_unchanged));
+    let Some(page) = page else { return HttpResponse::NotFound().finish() };
+    if is_unchanged {
+        return HttpResponse::NotModified().finish();
+    }
+    let mut reply = HttpResponse::build(StatusCode::from_u16(page.status).unwrap());
+    page.headers.iter().for_each(|(name, value)| {
+        reply.insert_header((*name, value.as_str()));
+    });
+    reply.body(page.body)
+}
+
+fn ingest(folder: &Folder, arguments: &[&str]) -> Value {
+    folder.json(&[&["ingest", "--json"], arguments].concat())
+}
+
+fn sources(folder: &Folder) -> Vec<String> {
+    let listed = folder.json(&["documents", "list", "--json"]);
+    let mut sources: Vec<String> =
+        listed.as_array().unwrap().iter().map(|document| document["source"].as_str().unwrap().to_owned()).collect();
+    sources.sort();
+    sources
+}
+
+fn guide(site: &Site) {
+    site.html(
+        "/guide/",
+        "<p>The mill of Orvik opens at nine.</p><a href='lamps.html'>Lamps</a> <a href='deep/one'>One</a> <a href='/secret/x'>x</a>
+         <a href='plan.txt#part'>Plan</a> <a href='photo.png'>photo</a> <a href='broken'>broken</a> <a href='/guide/forbidden/y'>y</a>
+         <a href='moved'>moved</a> <a href='gone-away'>away</a> <a href='quiet'>quiet</a>",
+    );
+    site.html("/guide/lamps.html", "<p>Nine lamps hang in the mill.</p><a href='/guide/'>back</a>");
+    site.html("/guide/deep/one", "<p>The wheel is made of oak.</p><a href='two'>two</a>");
+    site.html("/guide/deep/two", "<link rel=canonical href='/guide/deep/2'><p>The miller keeps bees.</p>");
+    site.html("/guide/quiet", "<meta name=robots content=noindex><p>Not to be found.</p><a href='found'>found</a>");
+    site.html("/guide/found", "<p>The weir was built in 1911.</p>");
+    site.html("/guide/forbidden/y", "<p>Nobody may read this.</p>");
+    site.html("/secret/x", "<p>Beside the guide.</p>");
+    site.send_elsewhere("/guide/moved", 301, "/guide/found");
+    site.send_elsewhere("/guide/gone-away", 302, "/secret/x");
+    let headers = vec![
+        ("Content-Type", "text/plain; charset=windows-1252".to_owned()),
+        ("Last-Modified", "Tue, 03 Mar 2026 10:00:00 GMT".to_owned()),
+    ];
+    site.put("/guide/plan.txt", Page { status: 200, headers, body: b"The weir needs 14 planks, says Jos\xe9.".to_vec() });
+    let robots = "User-agent: *\nDisallow: /guide/forbidden/\n";
+    site.put("/robots.txt", Page { status: 200, headers: Vec::new(), body: robots.into() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_is_read_as_far_as_its_folder_and_its_rules_go() {
+    let (folder, site) = (Folder::new(), Site::default());
+    guide(&site);
+    let address = site.serve();
+    let at = |path: &str| format!("{address}{path}");
+    let start = at("/guide/");
+    let report = ingest(&folder, &[&start]);
+    let all = ["/guide/", "/guide/deep/2", "/guide/deep/one", "/guide/found", "/guide/lamps.html", "/guide/plan.txt"];
+    assert_eq!((&report["files"], &report["documents_added"]), (&json!(6), &json!(6)), "{report}");
+    assert_eq!((&report["skipped"], &report["left_alone"]), (&json!([]), &json!({ ".png": 1 })), "{report}");
+    assert_eq!(sources(&folder), all.map(at));
+    let (asked, _) = site.asked();
+    assert!(!asked.iter().any(|path| path.starts_with("/secret") || path.contains("forbidden")), "{asked:?}");
+    assert_eq!(asked[0], "/robots.txt", "{asked:?}");
+    let mut once = asked.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), asked.len(), "{asked:?}");
+    // Found, with its address, and by what is known of it.
+    let found = folder.json(&["search", "how many planks does the weir need", "--json"]);
+    assert_eq!(found["hits"][0]["passage"]["source"], json!(at("/guide/plan.txt")), "{found}");
+    assert!(found["hits"][0]["passage"]["text"].as_str().unwrap().contains("José"), "{found}");
+    let old = folder.json(&["search", "weir", "--filter", "changed<2026-04-01", "--json"]);
+    assert_eq!(old["hits"].as_array().unwrap().len(), 1, "{old}");
+    // No copy stays.
+    let copies = std::fs::read_dir(folder.data().join("sources")).unwrap();
+    let copies: Vec<_> = copies.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(copies.len() == 1 && copies[0].ends_with(".json"), "{copies:?}");
+
+    // Again: what is as it was is not sent.
+    let report = ingest(&folder, &[&start]);
+    let (_, unchanged) = site.asked();
+    // The first page is always read, the text has no mark by which it could be known, and of one page only its other address is stored.
+    assert_eq!((unchanged, &report["files_unchanged"]), (3, &json!(3)), "{report}");
+    assert_eq!((&report["documents_unchanged"], &report["documents_added"]), (&json!(3), &json!(0)), "{report}");
+    let ran = folder.run(&["ingest", &start]).succeeded();
+    assert!(ran.stdout.contains("3 files taken, 3 files as before"), "{}", ran.stdout);
+
+    // One changed, one is gone, and to one nothing leads any more.
+    site.html("/guide/lamps.html", "<p>Eleven lamps hang in the mill now.</p>");
+    site.remove("/guide/found");
+    site.html("/guide/", "<p>The mill of Orvik opens at nine.</p><a href='lamps.html'>Lamps</a>");
+    let report = ingest(&folder, &[&start]);
+    assert_eq!((&report["documents_replaced"], &report["documents_gone"]), (&json!(2), &json!(1)), "{report}");
+    let report = ingest(&folder, &[&start, "--prune"]);
+    assert_eq!(report["documents_pruned"], 1, "{report}");
+    let left = ["/guide/", "/guide/deep/2", "/guide/deep/one", "/guide/lamps.html", "/guide/plan.txt"];
+    assert_eq!(sources(&folder), left.map(at));
+    // A site that has a bad moment loses nothing.
+    for path in ["/guide/plan.txt", "/guide/deep/one"] {
+        let headers = vec![("Retry-After", "0".to_owned())];
+        site.put(path, Page { status: 503, headers, body: Vec::new() });
+    }
+    let report = ingest(&folder, &[&start, "--prune"]);
+    let skipped = report["skipped"].to_string();
+    assert!(skipped.contains("HTTP 503") && report["documents_pruned"] == 0, "{report}");
+    assert_eq!(sources(&folder), left.map(at));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_is_read_no_further_than_is_wanted() {
+    let (folder, site) = (Folder::new(), Site::default());
+    guide(&site);
+    let address = site.serve();
+    let start = format!("{address}/guide/");
+    assert_eq!(ingest(&folder, &[&start, "--depth", "0"])["documents_added"], 1);
+    assert_eq!(ingest(&folder, &[&start, "--depth", "1"])["documents_added"], 3);
+    let report = ingest(&folder, &[&start, "--pages", "2", "--prune"]);
+    assert!(report["skipped"].to_string().contains("the first 2 pages were taken; --pages N takes more"), "{report}");
+    assert_eq!(report["documents_gone"], 0, "what was not looked at is not gone: {report}");
+    // A page alone, as a file is.
+    let other = Folder::new();
+    assert_eq!(ingest(&other, &[&format!("{address}/guide/plan.txt"), "--depth", "0"])["documents_added"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_leads_to_no_other_service_of_this_machine() {
+    let (folder, site, other) = (Folder::new(), Site::default(), Site::default());
+    let (address, inside) = (site.serve(), other.serve());
+    let by_name = inside.replace("127.0.0.1", "localhost");
+    other.html("/", "<p>The keys of the house.</p>");
+    site.html("/", &format!("<p>A page.</p><a href='{inside}/'>x</a><a href='/jump'>x</a><a href='/jump2'>x</a>"));
+    site.send_elsewhere("/jump", 302, &format!("{inside}/"));
+    site.send_elsewhere("/jump2", 301, &format!("{by_name}/"));
+    assert_eq!(ingest(&folder, &[&address])["documents_added"], 1);
+    assert_eq!(other.asked().0, Vec::<String>::new());
+    // Neither where the named address itself leads there, nor by a feed.
+    site.send_elsewhere("/start", 301, &format!("{inside}/"));
+    let named = format!("{address}/start");
+    folder.run(&["ingest", &named]).failed_with(&["a network of one's own", "name it itself to read it"]);
+    let feed = format!(
+        "<rss version='2.0'><channel><title>News</title><link>{address}/</link>
+         <item><title>1</title><link>{address}/entry</link></item><item><title>2</title><link>{inside}/</link></item></channel></rss>"
+    );
+    let headers = vec![("Content-Type", "application/rss+xml".to_owned())];
+    site.put("/feed", Page { status: 200, headers, body: feed.into_bytes() });
+    site.html("/entry", "<p>The bell was cast in 1802.</p><a href='/'>home</a>");
+    let report = ingest(&folder, &[&format!("{address}/feed")]);
+    assert_eq!(report["documents_added"], 1, "{report}");
+    assert!(report["skipped"].to_string().contains("a network of one's own"), "{report}");
+    assert_eq!(other.asked().0, Vec::<String>::new());
+    // Whoever names it has it.
+    assert_eq!(ingest(&folder, &[&inside])["documents_added"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_leads_to_nothing_is_one_clear_error() {
+    let (folder, site) = (Folder::new(), Site::default());
+    let address = site.serve();
+    site.send_elsewhere("/round", 302, "/round");
+    site.put("/closed", Page { status: 403, headers: Vec::new(), body: Vec::new() });
+    site.put("/robots.txt", Page { status: 200, headers: Vec::new(), body: b"User-agent: ragstone\nDisallow: /no/".to_vec() });
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (named, words) in [
+        (format!("{address}/none"), "there is no such page (HTTP 404)"),
+        (format!("{address}/round"), "leads from one address to the next"),
+        (format!("{address}/closed"), "its server refuses it (HTTP 403"),
+        (format!("{address}/no/x"), "robots.txt forbids it"),
+        ("http://".to_owned(), "is no address"),
+        ("https://ida:pw@a.example/".to_owned(), "a name or a password"),
+        ("git+file:///nowhere/at/all".to_owned(), "cannot fetch file:///nowhere/at/all"),
+    ] {
+        folder.run(&["ingest", &named]).failed_with(&[words]);
+    }
+    let ran = folder.run(&["ingest", &format!("http://{free}/")]);
+    ran.failed_with(&["cannot fetch", "Connection refused"]);
+    assert_eq!(folder.json(&["ingest", "--list", "--json"])["data"].as_array().map_or(0, Vec::len), 1, "that one is tried again");
+    // An image is of no kind that is read.
+    site.put("/photo", Page { status: 200, headers: vec![("Content-Type", "image/png".into())], body: vec![1; 100] });
+    folder.run(&["ingest", &format!("{address}/photo")]).failed_with(&["image/png"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_fetches_for_its_owner() {
+    let (folder, site) = (Folder::new(), Site::default());
+    guide(&site);
+    let address = site.serve();
+    let service = folder.serve(&[]).await;
+    let ingest = "/v1/collections/guide/ingest";
+    let body = json!({ "paths": [format!("{address}/guide/")], "depth": 1, "metadata": { "of": "Orvik" } });
+    let events = service.stream(ingest, &body).await.join("\n");
+    assert!(events.contains("\"fetching\"") && events.contains("\"finished\""), "{events}");
+    let (_, found) = service.get("/v1/collections/guide/documents").await;
+    assert_eq!(found["data"].as_array().unwrap().len(), 4, "{found}");
+    for (body, words) in [
+        (json!({ "paths": ["https://ida:pw@a.example/"] }), "a name or a password"),
+        (json!({ "paths": ["notes"] }), "must be absolute, or addresses"),
+        (json!({ "paths": ["https://a.example/"], "pages": 0 }), "at least 1"),
+    ] {
+        let (status, refused) = service.post(ingest, &body).await;
+        assert_eq!(status, 400, "{refused}");
+        assert!(error_message(&refused).contains(words), "{refused}");
+    }
+    assert_eq!(service.stop(), 0);
+}
+
+fn git(folder: &Path, arguments: &[&str]) {
+    let ran = Command::new("git")
+        .args(["-c", "user.name=Ida", "-c", "user.email=ida@a.example", "-c", "init.defaultBranch=main"])
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+fn a_repository_is_read_as_its_newest_commit_has_it() {
+    let folder = Folder::new();
+    let readme = folder.write("wells/README.md", "# Wells\n\nThe north well is nine metres deep.");
+    folder.write("wells/src/pump.rs", "/// Lifts water.\nfn lift() {}\n");
+    folder.write("wells/photo.png", [0x89, b'P', b'N', b'G', 0]);
+    let wells = readme.parent().unwrap();
+    git(wells, &["init", "-q"]);
+    git(wells, &["add", "-A"]);
+    git(wells, &["commit", "-qm", "first"]);
+    let address = format!("git+file://{}", wells.display());
+    let report = ingest(&folder, &[&address]);
+    assert_eq!((&report["documents_added"], &report["left_alone"]), (&json!(2), &json!({ ".png": 1 })), "{report}");
+    let base = format!("file://{}/", wells.display());
+    assert_eq!(sources(&folder), [format!("{base}README.md"), format!("{base}src/pump.rs")]);
+    assert_eq!(ingest(&folder, &[&address])["files_unchanged"], 2, "the commit is known");
+    std::fs::remove_file(wells.join("src/pump.rs")).unwrap();
+    std::fs::write(&readme, "# Wells\n\nThe north well is ten metres deep.").unwrap();
+    assert_eq!(ingest(&folder, &[&address])["files_unchanged"], 2, "what is not committed is not there");
+    git(wells, &["commit", "-qam", "second"]);
+    let report = ingest(&folder, &[&address, "--prune"]);
+    assert_eq!((&report["documents_replaced"], &report["documents_pruned"]), (&json!(1), &json!(1)), "{report}");
+    git(wells, &["branch", "old", "HEAD~1"]);
+    let other = Folder::new();
+    assert_eq!(ingest(&other, &[&format!("{address}#old")])["documents_added"], 2);
+    other.run(&["ingest", &format!("{address}#none")]).failed_with(&["cannot fetch", "no such branch"]);
+    other.run(&["ingest", "git+ext::sh"]).failed_with(&["no address of a repository"]);
+}
