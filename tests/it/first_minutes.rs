@@ -277,7 +277,8 @@ async fn an_answer_cites_the_passages_of_its_sentences_where_that_is_asked_for()
     ]);
     let asked = |cite: bool, more: Value| {
         let question = json!([{ "role": "user", "content": "What is made by Calnix Bakery?" }]);
-        let mut body = json!({ "messages": question, "ragstone": { "documents": documents, "cite": cite, "sampling": "model" } });
+        let mut body =
+            json!({ "messages": question, "ragstone": { "documents": documents, "cite": cite, "sampling": "model" } });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };

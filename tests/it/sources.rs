@@ -113,7 +113,10 @@ fn guide(site: &Site) {
         ("Content-Type", "text/plain; charset=windows-1252".to_owned()),
         ("Last-Modified", "Tue, 03 Mar 2026 10:00:00 GMT".to_owned()),
     ];
-    site.put("/guide/plan.txt", Page { status: 200, headers, body: b"The weir needs 14 planks, says Jos\xe9.".to_vec() });
+    site.put(
+        "/guide/plan.txt",
+        Page { status: 200, headers, body: b"The weir needs 14 planks, says Jos\xe9.".to_vec() },
+    );
     let robots = "User-agent: *\nDisallow: /guide/forbidden/\n";
     site.put("/robots.txt", Page { status: 200, headers: Vec::new(), body: robots.into() });
 }
@@ -230,7 +233,10 @@ async fn an_address_that_leads_to_nothing_is_one_clear_error() {
     let address = site.serve();
     site.send_elsewhere("/round", 302, "/round");
     site.put("/closed", Page { status: 403, headers: Vec::new(), body: Vec::new() });
-    site.put("/robots.txt", Page { status: 200, headers: Vec::new(), body: b"User-agent: ragstone\nDisallow: /no/".to_vec() });
+    site.put(
+        "/robots.txt",
+        Page { status: 200, headers: Vec::new(), body: b"User-agent: ragstone\nDisallow: /no/".to_vec() },
+    );
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (named, words) in [
         (format!("{address}/none"), "there is no such page (HTTP 404)"),
@@ -245,7 +251,11 @@ async fn an_address_that_leads_to_nothing_is_one_clear_error() {
     }
     let ran = folder.run(&["ingest", &format!("http://{free}/")]);
     ran.failed_with(&["cannot fetch", "Connection refused"]);
-    assert_eq!(folder.json(&["ingest", "--list", "--json"])["data"].as_array().map_or(0, Vec::len), 1, "that one is tried again");
+    assert_eq!(
+        folder.json(&["ingest", "--list", "--json"])["data"].as_array().map_or(0, Vec::len),
+        1,
+        "that one is tried again"
+    );
     // An image is of no kind that is read.
     site.put("/photo", Page { status: 200, headers: vec![("Content-Type", "image/png".into())], body: vec![1; 100] });
     folder.run(&["ingest", &format!("{address}/photo")]).failed_with(&["image/png"]);

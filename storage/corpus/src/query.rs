@@ -78,7 +78,8 @@ async fn best_of<F: Future<Output = Result<Rows>>>(depth: usize, asked: impl Fn(
     loop {
         let mut found = asked(limit).await?;
         found.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then(a.cmp(b)));
-        let is_whole = found.len() < limit || before_the_cut(&found, limit).is_some_and(|before| before >= wanted(depth));
+        let is_whole =
+            found.len() < limit || before_the_cut(&found, limit).is_some_and(|before| before >= wanted(depth));
         if is_whole || limit >= MAX_CANDIDATES {
             found.truncate(depth);
             return Ok(found);

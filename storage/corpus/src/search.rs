@@ -18,7 +18,8 @@ use super::candidates::{Similarities, StoredHit};
 use super::filter::Filter;
 use super::found::{Wholes, within_bounds};
 use super::query::{
-    self, Briefs, CANDIDATES_PER_HIT, DEEPER, MAX_CANDIDATES, MIN_CANDIDATES, PROBES, Probes, Rows, Scored, matching, nearest,
+    self, Briefs, CANDIDATES_PER_HIT, DEEPER, MAX_CANDIDATES, MIN_CANDIDATES, PROBES, Probes, Rows, Scored, matching,
+    nearest,
 };
 use super::table::{Collection, Snapshot};
 use crate::Result;

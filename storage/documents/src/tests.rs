@@ -205,7 +205,8 @@ fn source_code_is_kept_with_the_way_to_it() {
     std::fs::create_dir(folder.path().join("src")).expect("made");
     std::fs::write(&path, "fn mill() {\n    grind();\n}\n").expect("written");
     let mut found = Vec::new();
-    let file = FoundFile { path, within: Some(folder.path().canonicalize().expect("there").into()), bytes: 0, source: None };
+    let file =
+        FoundFile { path, within: Some(folder.path().canonicalize().expect("there").into()), bytes: 0, source: None };
     let read = Reader::new(Here).read(&file, &mut |document| {
         found.push(document);
         true

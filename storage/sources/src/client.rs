@@ -43,7 +43,10 @@ pub enum Answer {
     /// It is not there (any more).
     Gone,
     /// It is elsewhere, for good or for now: whoever is not let in is often sent to a page that asks for a password.
-    Elsewhere { to: Url, is_permanent: bool },
+    Elsewhere {
+        to: Url,
+        is_permanent: bool,
+    },
     /// It cannot be had now, or not by us; why.
     Not(String),
 }

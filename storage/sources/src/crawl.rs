@@ -44,11 +44,7 @@ pub struct Crawl<'a, 'w> {
 
 impl<'a, 'w> Crawl<'a, 'w> {
     /// Fetches the site, as far as it is wanted.
-    pub async fn run(
-        site: Site,
-        wanted: Wanted<'w>,
-        told: &'a mut (dyn FnMut(Progress) + Send),
-    ) -> Result<Fetched> {
+    pub async fn run(site: Site, wanted: Wanted<'w>, told: &'a mut (dyn FnMut(Progress) + Send)) -> Result<Fetched> {
         let Site { client, robots, scope, first } = site;
         let start = first.url.clone();
         let frontier = Frontier::new(scope.clone(), wanted.bounds.depth);
@@ -195,7 +191,9 @@ impl<'a, 'w> Crawl<'a, 'w> {
                 }
                 source = self.own_address(&url, &read).unwrap_or(source);
             }
-        } else if links == 0 && let Some(entries) = feed::entries(&bytes, &url) {
+        } else if links == 0
+            && let Some(entries) = feed::entries(&bytes, &url)
+        {
             self.is_feed = true;
             entries.into_iter().for_each(|entry| self.frontier.take(entry, 1));
             return Ok(());
@@ -250,9 +248,8 @@ impl<'a, 'w> Crawl<'a, 'w> {
         for link in found {
             let name = link.path_segments().and_then(|mut names| names.next_back()).unwrap_or_default();
             let ending = Path::new(name).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-            let is_unread = is_file(name)
-                && !is_read(Path::new(name))
-                && !PROGRAMS.contains(&&*ending.to_ascii_lowercase());
+            let is_unread =
+                is_file(name) && !is_read(Path::new(name)) && !PROGRAMS.contains(&&*ending.to_ascii_lowercase());
             if !is_unread {
                 self.frontier.offer(link, links + 1);
             } else if self.scope.has(&link) && self.frontier.note(&link) {
@@ -294,7 +291,9 @@ impl<'a, 'w> Crawl<'a, 'w> {
 fn in_utf_8(bytes: Vec<u8>, media: Option<&str>) -> Vec<u8> {
     let charset = media.and_then(|media| {
         let mut parameters = media.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
-        parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset")).map(|(_, value)| value.trim_matches([' ', '"']))
+        parameters
+            .find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))
+            .map(|(_, value)| value.trim_matches([' ', '"']))
     });
     let encoding = charset.and_then(|charset| Encoding::for_label(charset.as_bytes()));
     match encoding.filter(|encoding| *encoding != encoding_rs::UTF_8 && std::str::from_utf8(&bytes).is_err()) {

@@ -74,7 +74,12 @@ mod tests {
         let url = |text: &str| Url::parse(text).unwrap();
         assert_eq!(sitemap(map), Sitemap { pages: vec![url("https://a.example/x")], sitemaps: vec![] });
         assert_eq!(sitemap(index), Sitemap { pages: vec![], sitemaps: vec![url("https://a.example/more.xml")] });
-        for none in [&b"<html>"[..], b"", b"\xff", br#"<!DOCTYPE x [<!ENTITY a "b">]><urlset><url><loc>&a;</loc></url></urlset>"#] {
+        for none in [
+            &b"<html>"[..],
+            b"",
+            b"\xff",
+            br#"<!DOCTYPE x [<!ENTITY a "b">]><urlset><url><loc>&a;</loc></url></urlset>"#,
+        ] {
             assert_eq!(sitemap(none), Sitemap::default());
         }
     }

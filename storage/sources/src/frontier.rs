@@ -83,8 +83,15 @@ mod tests {
         let url = |text: &str| Url::parse("https://a.example/guide/").unwrap().join(text).unwrap();
         let mut frontier = Frontier::new(Scope::of(&url("")), Some(2));
         for (page, links) in [
-            ("a", 1), ("a#part", 1), ("b", 2), ("c", 3), ("../other", 1), ("https://b.example/guide/x", 1), ("mailto:ida@a.example", 1),
-            ("ftp://a.example/guide/x", 1), ("a", 1),
+            ("a", 1),
+            ("a#part", 1),
+            ("b", 2),
+            ("c", 3),
+            ("../other", 1),
+            ("https://b.example/guide/x", 1),
+            ("mailto:ida@a.example", 1),
+            ("ftp://a.example/guide/x", 1),
+            ("a", 1),
         ] {
             frontier.offer(url(page), links);
         }

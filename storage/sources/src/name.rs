@@ -77,7 +77,8 @@ fn ending(page: &Url, media: Option<&str>) -> Option<String> {
 /// A part of an address as a name: without what leads elsewhere or steers a terminal.
 fn part(name: &str) -> String {
     let decoded = percent_decode_str(name).decode_utf8_lossy();
-    let is_plain = |c: char| !c.is_control() && !matches!(c, '/' | '\\' | ':' | '\u{fffd}' | '<' | '>' | '"' | '|' | '?' | '*');
+    let is_plain =
+        |c: char| !c.is_control() && !matches!(c, '/' | '\\' | ':' | '\u{fffd}' | '<' | '>' | '"' | '|' | '?' | '*');
     let kept: String = decoded.chars().filter(|c| is_plain(*c)).take(MAX_NAME_CHARS).collect();
     // A name of a file has so many bytes at most.
     let kept = &kept[..kept.floor_char_boundary(2 * MAX_NAME_CHARS)];
@@ -121,11 +122,16 @@ mod tests {
     #[test]
     fn no_name_leads_out_of_the_folder_and_none_stands_for_two_pages() {
         let html = Some("text/html");
-        for page in ["%2e%2e%2fx", "..%2f..%2fetc", "%00a", "a%5c..%5cb", ".ssh", &"x".repeat(300), "%ff%fe", "%1b%5b0m"] {
+        for page in
+            ["%2e%2e%2fx", "..%2f..%2fetc", "%00a", "a%5c..%5cb", ".ssh", &"x".repeat(300), "%ff%fe", "%1b%5b0m"]
+        {
             let name = of(&format!("https://a.example/{page}"), html).unwrap();
             let parts: Vec<&str> = name.split('/').collect();
             assert_eq!(parts.len(), 2, "{name}");
-            assert!(!parts[1].starts_with('.') && parts[1].len() < 250 && !name.chars().any(char::is_control), "{name}");
+            assert!(
+                !parts[1].starts_with('.') && parts[1].len() < 250 && !name.chars().any(char::is_control),
+                "{name}"
+            );
         }
         assert_ne!(of("https://a.example/a?x=1", html), of("https://a.example/a?x=2", html));
         assert_ne!(of("https://a.example/a%3Ab", html), of("https://a.example/ab", html));

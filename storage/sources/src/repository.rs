@@ -46,10 +46,16 @@ impl Repository {
                 }
             }
             (None, Some(rest)) => format!("https://{}", rest.replacen(':', "/", 1)),
-            _ => return Err(refused(format!("{text} is no address of a repository: https, ssh, and git@host:owner/name are"))),
+            _ => {
+                return Err(refused(format!(
+                    "{text} is no address of a repository: https, ssh, and git@host:owner/name are"
+                )));
+            }
         };
         // `git` takes what begins with a hyphen as an option.
-        let is_name = |reference: &str| !reference.is_empty() && !reference.starts_with('-') && !reference.contains(char::is_whitespace);
+        let is_name = |reference: &str| {
+            !reference.is_empty() && !reference.starts_with('-') && !reference.contains(char::is_whitespace)
+        };
         if let Some(reference) = reference.filter(|reference| !is_name(reference)) {
             return Err(refused(format!("{reference} is no name of a branch")));
         }
@@ -76,8 +82,11 @@ impl Repository {
             let parts: Vec<_> = within.iter().map(|part| ragstone_documents::shown(part.as_ref())).collect();
             format!("{}{}", self.base, parts.join("/"))
         };
-        let files: Vec<FetchedFile> =
-            found.files.iter().map(|file| FetchedFile { source: source(&file.path), path: file.path.clone() }).collect();
+        let files: Vec<FetchedFile> = found
+            .files
+            .iter()
+            .map(|file| FetchedFile { source: source(&file.path), path: file.path.clone() })
+            .collect();
         let mut gone = wanted.stored;
         for file in &files {
             gone.remove(&file.source);
@@ -113,7 +122,12 @@ impl Repository {
                 return Err(refused(format!("cannot fetch {self}: git is not installed")));
             }
             Ok(ran) => ran.map_err(|error| unreachable(format!("cannot fetch {self}: git: {error}")))?,
-            Err(_) => return Err(unreachable(format!("cannot fetch {self}: not whole within {} min", PATIENCE.as_secs() / 60))),
+            Err(_) => {
+                return Err(unreachable(format!(
+                    "cannot fetch {self}: not whole within {} min",
+                    PATIENCE.as_secs() / 60
+                )));
+            }
         };
         if ran.status.success() {
             return Ok(String::from_utf8_lossy(&ran.stdout).into_owned());
@@ -160,9 +174,13 @@ mod tests {
             let repository = Repository::of(text).unwrap();
             assert_eq!((repository.url.as_str(), repository.base.as_str()), (url, base), "{text}");
         }
-        for bad in
-            ["git+ext::sh -c x", "git+-x", "https://a.example/n.git#-x", "https://ida:pw@a.example/n.git", "ssh://a:b@a.example/n"]
-        {
+        for bad in [
+            "git+ext::sh -c x",
+            "git+-x",
+            "https://a.example/n.git#-x",
+            "https://ida:pw@a.example/n.git",
+            "ssh://a:b@a.example/n",
+        ] {
             assert!(Repository::of(bad).is_err(), "{bad}");
         }
     }

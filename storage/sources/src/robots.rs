@@ -59,7 +59,9 @@ mod tests {
         assert_eq!([allows("/"), allows("/private/x"), allows("/all")], [true, false, true]);
         assert_eq!(robots.pause(), Some(Duration::from_secs(2)));
         assert_eq!(robots.sitemaps().len(), 1);
-        for anything in [&b""[..], b"\xff\xfe\x00", b"<html>not found</html>", b"Crawl-delay: -1\nUser-agent: *\nCrawl-delay: nan"] {
+        for anything in
+            [&b""[..], b"\xff\xfe\x00", b"<html>not found</html>", b"Crawl-delay: -1\nUser-agent: *\nCrawl-delay: nan"]
+        {
             assert!(Robots::of(anything).allow(&Url::parse("https://a.example/x").unwrap()));
             assert!(Robots::of(anything).pause().is_none_or(|pause| pause <= Duration::from_secs(30)));
         }

@@ -67,10 +67,16 @@ mod tests {
             assert!(has(start, "https://a.example/guide/x/y?z=1"), "{start}");
             assert!(has(start, "http://a.example/guide/"), "{start}");
             assert!(!has(start, "https://a.example/guides/x") && !has(start, "https://a.example/"), "{start}");
-            assert!(!has(start, "https://b.example/guide/x") && !has(start, "https://a.example:8443/guide/x"), "{start}");
+            assert!(
+                !has(start, "https://b.example/guide/x") && !has(start, "https://a.example:8443/guide/x"),
+                "{start}"
+            );
         }
         assert!(has("https://a.example/guide", "https://a.example/guide"));
-        assert!(has("https://a.example/v/1.2", "https://a.example/v/1.2/x") && !has("https://a.example/v/1.2", "https://a.example/v/1.3/x"));
+        assert!(
+            has("https://a.example/v/1.2", "https://a.example/v/1.2/x")
+                && !has("https://a.example/v/1.2", "https://a.example/v/1.3/x")
+        );
         assert!(has("https://a.example", "https://a.example/anything"));
         // What only looks like a folder of it.
         assert!(!has("https://a.example/guide/", "https://a.example/guide/../secret"));

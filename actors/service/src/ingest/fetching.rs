@@ -115,8 +115,7 @@ impl Ingestor {
         let stored: HashSet<String> = stored.await?.into_iter().collect();
         let wanted = Wanted { folder: into, bounds: bounds(&job.options), stored, memory };
         let fetched = source.fetch(wanted, &mut told).await?;
-        let within: Arc<Path> =
-            into.canonicalize().map_err(|error| Error::io("cannot read", into, error))?.into();
+        let within: Arc<Path> = into.canonicalize().map_err(|error| Error::io("cannot read", into, error))?.into();
         copies.files.extend(fetched.files.into_iter().map(|file| FoundFile {
             bytes: std::fs::metadata(&file.path).map_or(0, |metadata| metadata.len()),
             path: file.path,

@@ -247,12 +247,7 @@ impl<'a> Run<'a> {
 
     /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more, and those of `gone`
     /// sources. Those of `empty` folders stay.
-    async fn look_for_gone(
-        &mut self,
-        folders: Vec<PathBuf>,
-        empty: Vec<PathBuf>,
-        gone: HashSet<String>,
-    ) -> Result<()> {
+    async fn look_for_gone(&mut self, folders: Vec<PathBuf>, empty: Vec<PathBuf>, gone: HashSet<String>) -> Result<()> {
         if folders.is_empty() && gone.is_empty() {
             return Ok(());
         }

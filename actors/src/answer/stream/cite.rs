@@ -92,7 +92,9 @@ impl CiteFilter {
         let kept = sentence.trim_end().len();
         let released = std::mem::take(&mut self.released).min(kept);
         out.push_str(&sentence[released..kept]);
-        if kept > 0 && let numbers @ [_, ..] = &*self.sentences.passages(&sentence) {
+        if kept > 0
+            && let numbers @ [_, ..] = &*self.sentences.passages(&sentence)
+        {
             out.push(' ');
             out.extend(numbers.iter().map(|number| format!("[{number}]")));
         }
@@ -106,7 +108,10 @@ mod tests {
 
     fn house() -> Vec<Citation> {
         let of = |number, text: &str| Citation { number, text: text.into(), ..Citation::default() };
-        vec![of(1, "The boiler is serviced by Hoff & Sons. Cold, it has 1.4 bar."), of(2, "Kellow wanted £11,200 for the slate.")]
+        vec![
+            of(1, "The boiler is serviced by Hoff & Sons. Cold, it has 1.4 bar."),
+            of(2, "Kellow wanted £11,200 for the slate."),
+        ]
     }
 
     /// However the text is cut into pieces.
@@ -151,7 +156,8 @@ mod tests {
         assert_eq!(filter.push("Bo"), " [2] Bo");
         let mut filter = CiteFilter::new(&house());
         let long = "slate ".repeat(10_000);
-        let out: String = long.as_bytes().chunks(6).map(|piece| filter.push(std::str::from_utf8(piece).unwrap())).collect();
+        let out: String =
+            long.as_bytes().chunks(6).map(|piece| filter.push(std::str::from_utf8(piece).unwrap())).collect();
         let out = out + &filter.finish();
         assert_eq!(out.replace(" [2]", ""), long);
         assert!(out.contains("[2]"));

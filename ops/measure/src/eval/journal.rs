@@ -311,7 +311,10 @@ mod tests {
             (Bound { map_prompt: String::new(), ..bound() }, "--map-prompt"),
             (Bound { build: "c".into(), ..bound() }, "the program's build;"),
             (Bound { chat_template: String::new(), ..bound() }, "the chat template;"),
-            (Bound { kernels: Some(Paths::all(simd::Path::Amx)), threads: 4, ..bound() }, "the kernels, the compute threads;"),
+            (
+                Bound { kernels: Some(Paths::all(simd::Path::Amx)), threads: 4, ..bound() },
+                "the kernels, the compute threads;",
+            ),
             (Bound { date: Some("2026-11-23".into()), ..bound() }, "the date that prompts tell;"),
         ] {
             let refused = Journal::open(&path, &other).expect_err("another run");

@@ -50,7 +50,8 @@ impl Links {
             is_some.then(|| address.to_owned())
         };
         let says = |name: &str, word: &str| {
-            node.attribute(name).is_some_and(|all| all.split([' ', ',']).any(|one| one.trim().eq_ignore_ascii_case(word)))
+            node.attribute(name)
+                .is_some_and(|all| all.split([' ', ',']).any(|one| one.trim().eq_ignore_ascii_case(word)))
         };
         match node.name() {
             "a" | "area" if !says("rel", "nofollow") => of("href"),
