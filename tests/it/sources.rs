@@ -192,6 +192,10 @@ async fn a_site_is_read_no_further_than_is_wanted() {
     let report = ingest(&folder, &[&start, "--pages", "2", "--prune"]);
     assert!(report["skipped"].to_string().contains("the first 2 pages were taken; --pages N takes more"), "{report}");
     assert_eq!(report["documents_gone"], 0, "what was not looked at is not gone: {report}");
+    // One that cannot be had keeps no other from being read.
+    let report = ingest(&folder, &[&start, &format!("{address}/none"), "--depth", "0"]);
+    let skipped = report["skipped"].to_string();
+    assert!(skipped.contains("/none") && skipped.contains("HTTP 404") && report["documents_unchanged"] == 1, "{report}");
     // A page alone, as a file is.
     let other = Folder::new();
     assert_eq!(ingest(&other, &[&format!("{address}/guide/plan.txt"), "--depth", "0"])["documents_added"], 1);

@@ -20,6 +20,8 @@ use ragstone_env::{Error, Result};
 
 /// Of all files of a site.
 const MOST_BYTES: u64 = 4 << 30;
+/// A larger page's links are not followed: what builds its tree is not bounded as the reading of files is.
+const MOST_LINKED_BYTES: usize = 8 << 20;
 /// Lists of a site's pages that are read.
 const MOST_SITEMAPS: usize = 16;
 /// Endings of pages that programs write.
@@ -189,7 +191,8 @@ impl<'a, 'w> Crawl<'a, 'w> {
                     self.follow(found.iter().cloned(), links);
                     known.links = found.into_iter().filter(|link| self.scope.has(link)).map(String::from).collect();
                 }
-                source = self.own_address(&url, &read).unwrap_or(source);
+                let Some(own) = self.own_address(&url, &read) else { return Ok(()) };
+                source = own;
             }
         } else if links == 0
             && let Some(entries) = feed::entries(&bytes, &url)
@@ -197,15 +200,6 @@ impl<'a, 'w> Crawl<'a, 'w> {
             self.is_feed = true;
             entries.into_iter().for_each(|entry| self.frontier.take(entry, 1));
             return Ok(());
-        }
-        if source != url {
-            // The same page under another address.
-            if self.wanted.stored.contains(&address) {
-                self.fetched.gone.insert(address);
-            }
-            if !self.frontier.note(&source) {
-                return Ok(());
-            }
         }
         let source = source.to_string();
         if !is_indexed {
@@ -225,6 +219,9 @@ impl<'a, 'w> Crawl<'a, 'w> {
 
     /// The links of a page, as addresses.
     async fn links_of(&self, bytes: &[u8], url: &Url) -> std::result::Result<(Vec<Url>, Links), String> {
+        if bytes.len() > MOST_LINKED_BYTES {
+            return Err("too large".to_owned());
+        }
         let bytes = bytes.to_owned();
         let read = tokio::task::spawn_blocking(move || Links::of(&bytes)).await;
         let read = read.map_err(|error| error.to_string())??;
@@ -233,12 +230,26 @@ impl<'a, 'w> Crawl<'a, 'w> {
         Ok((joined.collect(), read))
     }
 
-    /// The address that a page of this site says it is of, where that is of the site, too.
-    fn own_address(&self, url: &Url, read: &Links) -> Option<Url> {
-        let mut own = url.join(read.canonical.as_deref()?).ok()?;
+    /// The address that a page of this site says it is of, where that is of the site, too; `None` where the page has come or will come under
+    /// that one.
+    fn own_address(&mut self, url: &Url, read: &Links) -> Option<Url> {
+        let canonical = read.canonical.as_deref().and_then(|canonical| url.join(canonical).ok());
+        let Some(mut own) = canonical.filter(|own| self.scope.has(own) && own.scheme() == url.scheme()) else {
+            return Some(url.clone());
+        };
         own.set_fragment(None);
-        // Encrypted or not, it is the same page.
-        (self.scope.has(&own) && own.scheme() == url.scheme()).then_some(own)
+        let is_known = own == *url || !self.frontier.note(&own);
+        match is_known {
+            // Some sites say of all pages that they are the first one.
+            true if own == *url || !is_same_place(&own, url) => Some(url.clone()),
+            is_known => {
+                // The same page under another address.
+                if self.wanted.stored.contains(url.as_str()) {
+                    self.fetched.gone.insert(url.to_string());
+                }
+                (!is_known).then_some(own)
+            }
+        }
     }
 
     fn follow(&mut self, found: impl Iterator<Item = Url>, links: u32) {
@@ -287,6 +298,16 @@ impl<'a, 'w> Crawl<'a, 'w> {
     }
 }
 
+/// Whether two addresses differ in nothing but what stands behind the `?`, and how a folder's own page is named.
+fn is_same_place(one: &Url, other: &Url) -> bool {
+    let place = |url: &Url| {
+        let path = url.path().trim_end_matches('/').to_ascii_lowercase();
+        let path = path.strip_suffix(".html").or_else(|| path.strip_suffix(".htm")).unwrap_or(&path);
+        path.strip_suffix("/index").unwrap_or(path).to_owned()
+    };
+    place(one) == place(other)
+}
+
 /// A text that its server says is in an old encoding, and that does not say so itself.
 fn in_utf_8(bytes: Vec<u8>, media: Option<&str>) -> Vec<u8> {
     let charset = media.and_then(|media| {
@@ -323,4 +344,27 @@ async fn keep(folder: &Path, name: &Path, source: &str, bytes: &[u8], modified: 
         let _ = file.set_modified(SystemTime::from(changed));
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_page_are_known() {
+        let is_same = |one: &str, other: &str| {
+            let url = |path: &str| Url::parse("https://a.example/").unwrap().join(path).unwrap();
+            is_same_place(&url(one), &url(other))
+        };
+        assert!(is_same("/a?x=1", "/a") && is_same("/a/", "/A") && is_same("/a/index.html", "/a") && is_same("/a.htm", "/a/"));
+        assert!(!is_same("/a", "/") && !is_same("/a/b", "/a"));
+    }
+
+    #[test]
+    fn a_text_in_an_old_encoding_is_made_utf_8_where_its_server_says_so() {
+        let latin = b"Jos\xe9".to_vec();
+        assert_eq!(in_utf_8(latin.clone(), Some("text/plain; charset=\"windows-1252\"")), "José".as_bytes());
+        assert_eq!(in_utf_8(latin.clone(), Some("text/plain")), latin);
+        assert_eq!(in_utf_8("José".into(), Some("text/plain; Charset=latin1")), "José".as_bytes(), "it is that already");
+    }
 }

@@ -10,7 +10,7 @@ use ragstone_storage::catalog::{IngestJob, IngestOptions};
 use tokio::sync::mpsc;
 
 use super::{IngestEvent, Ingestor, blocking};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Below the data folder.
 const FOLDER: &str = "sources";
@@ -80,6 +80,7 @@ impl Ingestor {
         // Files that are read otherwise are fetched again.
         let IngestOptions { metadata, fields, .. } = &job.options;
         let reading = serde_json::json!([env!("CARGO_PKG_VERSION"), metadata, fields]).to_string();
+        let is_alone = job.paths.len() == 1;
         for (number, address) in addresses.into_iter().enumerate() {
             let name = format!("{}-{}.json", digest(&[&job.collection]), digest(&[&address.to_string()]));
             let noted = folder.join(name);
@@ -91,8 +92,13 @@ impl Ingestor {
                 // Nobody has to see every step.
                 let _ = events.try_send(Ok(IngestEvent::Fetching { address, files, bytes, waiting }));
             };
-            self.fetch_one(job, &address, (&into, &mut memory), told, &mut copies).await?;
-            copies.noted.push((noted, memory));
+            match self.fetch_one(job, &address, (&into, &mut memory), told, &mut copies).await {
+                Ok(()) => copies.noted.push((noted, memory)),
+                Err(error) if !is_alone && is_of_source(&error) => {
+                    copies.left_out.push((address.to_string(), error.to_string()));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(copies)
     }
@@ -160,6 +166,11 @@ impl Drop for Copies {
         // The next job tries again.
         let _ = remove(&self.folder);
     }
+}
+
+/// Whether the source is at fault, and others may be read all the same.
+fn is_of_source(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unavailable)
 }
 
 fn remove(folder: &Path) -> Result<()> {
