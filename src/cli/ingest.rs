@@ -36,7 +36,7 @@ const MOST_NAMED: usize = 1000;
 pub struct Args {
     /// Files and folders: text in any encoding, Markdown, HTML, source code, JSON and JSON lines, CSV, Parquet and Arrow, PDF, Word (.docx), PowerPoint
     /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); or addresses: of a web page (with the pages below its folder), a feed, a
-    /// file, or a Git repository (https://….git, git@host:owner/name); what is already there unchanged is left alone
+    /// file, a Git repository (https://….git, git@host:owner/name), or a bucket (s3://bucket/prefix); what is already there unchanged is left alone
     #[arg(required_unless_present_any = ["list", "cancel"], value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// The collection to add to; created where it is missing. TENANT/NAME names a tenant's

@@ -6,7 +6,7 @@ use crate::harness::{Folder, Service};
 use crate::s3::{Bucket, ask, store_status, tiers, uploaded};
 
 /// The server gives and takes what comes with a signature, and looks at none.
-const ANYBODY: &str =
+pub const ANYBODY: &str =
     "AWS4-HMAC-SHA256 Credential=test/20250101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 
 /// What somebody without the key does to every object.

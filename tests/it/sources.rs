@@ -1,4 +1,4 @@
-//! What is ingested from elsewhere: a web site, a feed, a Git repository.
+//! What is ingested from elsewhere: a web site, a feed, a Git repository, a bucket.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,9 @@ use actix_web::http::StatusCode;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use serde_json::{Value, json};
 
-use crate::harness::{Folder, error_message};
+use crate::harness::{Folder, Ran, error_message};
+use crate::s3_server::S3Server;
+use crate::sealed::ANYBODY;
 
 /// What a site answers at a path.
 #[derive(Clone)]
@@ -195,7 +197,10 @@ async fn a_site_is_read_no_further_than_is_wanted() {
     // One that cannot be had keeps no other from being read.
     let report = ingest(&folder, &[&start, &format!("{address}/none"), "--depth", "0"]);
     let skipped = report["skipped"].to_string();
-    assert!(skipped.contains("/none") && skipped.contains("HTTP 404") && report["documents_unchanged"] == 1, "{report}");
+    assert!(
+        skipped.contains("/none") && skipped.contains("HTTP 404") && report["documents_unchanged"] == 1,
+        "{report}"
+    );
     // A page alone, as a file is.
     let other = Folder::new();
     assert_eq!(ingest(&other, &[&format!("{address}/guide/plan.txt"), "--depth", "0"])["documents_added"], 1);
@@ -326,4 +331,44 @@ fn a_repository_is_read_as_its_newest_commit_has_it() {
     assert_eq!(ingest(&other, &[&format!("{address}#old")])["documents_added"], 2);
     other.run(&["ingest", &format!("{address}#none")]).failed_with(&["cannot fetch", "no such branch"]);
     other.run(&["ingest", "git+ext::sh"]).failed_with(&["no address of a repository"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_is_read_below_its_prefix() {
+    let Some(server) = S3Server::start() else { return };
+    let folder = Folder::new();
+    let run = |arguments: &[&str]| {
+        let mut command = folder.ragstone(arguments);
+        command.envs([
+            ("AWS_ENDPOINT", server.endpoint.as_str()),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ALLOW_HTTP", "true"),
+        ]);
+        Ran::of(command.output().unwrap())
+    };
+    let ingest = |arguments: &[&str]| {
+        let ran = run(&[&["ingest", "s3://bucket/papers/", "--json"], arguments].concat()).succeeded();
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()
+    };
+    let put = async |key: &str, text: &'static str| {
+        let put =
+            reqwest::Client::new().put(format!("{}/bucket/{key}", server.endpoint)).header("authorization", ANYBODY);
+        assert!(put.body(text).send().await.unwrap().status().is_success());
+    };
+    put("papers/mill.md", "The mill of Orvik opens at nine.").await;
+    put("papers/deep/weir.txt", "The weir was built in 1911.").await;
+    put("papers/photo.png", "x").await;
+    put("papers2/other.md", "Beside the prefix.").await;
+    let report = ingest(&[]);
+    assert_eq!((&report["documents_added"], &report["left_alone"]), (&json!(2), &json!({ ".png": 1 })), "{report}");
+    assert_eq!(sources(&folder), ["s3://bucket/papers/deep/weir.txt", "s3://bucket/papers/mill.md"]);
+    assert_eq!(ingest(&[])["files_unchanged"], 2);
+    put("papers/mill.md", "The mill of Orvik opens at ten.").await;
+    let weir = format!("{}/bucket/papers/deep/weir.txt", server.endpoint);
+    reqwest::Client::new().delete(weir).header("authorization", ANYBODY).send().await.unwrap();
+    let report = ingest(&["--prune"]);
+    assert_eq!((&report["documents_replaced"], &report["documents_pruned"]), (&json!(1), &json!(1)), "{report}");
+    run(&["ingest", "s3://bucket/none"]).failed_with(&["has no objects"]);
 }

@@ -19,7 +19,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("kernels/bench", &["env", "kernels", "cuda", "terminal"]),
     ("storage/documents", &["env"]),
     ("storage/corpus", &["env", "documents"]),
-    ("storage/sources", &["env", "documents"]),
+    ("storage/sources", &["env", "documents", "storage"]),
     ("storage", &["env", "kernels"]),
     ("terminal", &["env"]),
     ("tests/power-cuts", &["env"]),

@@ -25,6 +25,7 @@ use ragstone_corpus::UpsertReport;
 use ragstone_env::Env;
 use ragstone_kernels::memory::{self, Work};
 use ragstone_storage::catalog::{IngestJob, IngestOptions};
+use ragstone_storage::tier::object::ObjectOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedMutexGuard, mpsc};
@@ -158,6 +159,8 @@ pub struct Ingestor {
     jobs: Jobs,
     feed: Feed,
     data: PathBuf,
+    /// Of KV, or else of the corpus.
+    bucket: Option<ObjectOptions>,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
     /// What was unfinished is taken up once: what is begun later somebody runs.
@@ -169,7 +172,8 @@ impl Ingestor {
     pub fn new(ragstone: &Ragstone, data: PathBuf, env: Env, file_seconds: u64) -> Self {
         let (library, ingests) = (ragstone.library().clone(), ragstone.ingests().clone());
         let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
-        Self { library, ingests, env, jobs, feed, data, file_seconds, is_resumed: Arc::default() }
+        let bucket = ragstone.settings().object().or_else(|| ragstone.settings().corpus());
+        Self { library, ingests, env, jobs, feed, data, bucket, file_seconds, is_resumed: Arc::default() }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was

@@ -4,19 +4,24 @@ use std::fmt;
 
 use url::Url;
 
+use super::bucket::Bucket;
 use super::refused;
 use super::repository::Repository;
 use ragstone_env::Result;
 
+/// What addresses of buckets begin with.
+const CLOUDS: [&str; 4] = ["s3://", "gs://", "az://", "abfss://"];
 /// Hosts whose addresses of two names are repositories: `https://github.com/owner/name`.
 const FORGES: [&str; 4] = ["github.com", "gitlab.com", "codeberg.org", "bitbucket.org"];
 
-/// A web page, a feed or a repository.
+/// A web page, a feed, a repository or a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A page, and what lies below its folder; a feed, and its entries; a file.
     Site(Url),
     Repository(Repository),
+    /// The files below a prefix.
+    Bucket(Bucket),
 }
 
 impl Address {
@@ -28,6 +33,9 @@ impl Address {
         let has = |scheme: &str| text.get(..scheme.len()).is_some_and(|head| head.eq_ignore_ascii_case(scheme));
         if has("git+") || has("ssh://") || has("git@") {
             return Some(Repository::of(text).map(Self::Repository));
+        }
+        if CLOUDS.iter().any(|cloud| has(cloud)) {
+            return Some(Ok(Self::Bucket(Bucket::of(text))));
         }
         if !has("http://") && !has("https://") {
             return None;
@@ -57,6 +65,7 @@ impl fmt::Display for Address {
         match self {
             Self::Site(url) => f.write_str(url.as_str()),
             Self::Repository(repository) => repository.fmt(f),
+            Self::Bucket(bucket) => bucket.fmt(f),
         }
     }
 }
@@ -82,6 +91,7 @@ mod tests {
             assert!(matches!(of(text), Address::Repository(_)), "{text}");
         }
         assert!(matches!(of("https://github.com/ragstone/ragstone/wiki"), Address::Site(_)));
+        assert!(matches!(of("s3://bucket/papers/"), Address::Bucket(bucket) if bucket.base() == "s3://bucket/papers/"));
         for (text, words) in [("http://", "no address"), ("https://ida:x@example.org/", "leave them out")] {
             let error = Address::of(text).unwrap().unwrap_err().to_string();
             assert!(error.contains(words) && !error.contains(":x@"), "{error}");

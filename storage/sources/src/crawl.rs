@@ -356,7 +356,12 @@ mod tests {
             let url = |path: &str| Url::parse("https://a.example/").unwrap().join(path).unwrap();
             is_same_place(&url(one), &url(other))
         };
-        assert!(is_same("/a?x=1", "/a") && is_same("/a/", "/A") && is_same("/a/index.html", "/a") && is_same("/a.htm", "/a/"));
+        assert!(
+            is_same("/a?x=1", "/a")
+                && is_same("/a/", "/A")
+                && is_same("/a/index.html", "/a")
+                && is_same("/a.htm", "/a/")
+        );
         assert!(!is_same("/a", "/") && !is_same("/a/b", "/a"));
     }
 
@@ -365,6 +370,10 @@ mod tests {
         let latin = b"Jos\xe9".to_vec();
         assert_eq!(in_utf_8(latin.clone(), Some("text/plain; charset=\"windows-1252\"")), "José".as_bytes());
         assert_eq!(in_utf_8(latin.clone(), Some("text/plain")), latin);
-        assert_eq!(in_utf_8("José".into(), Some("text/plain; Charset=latin1")), "José".as_bytes(), "it is that already");
+        assert_eq!(
+            in_utf_8("José".into(), Some("text/plain; Charset=latin1")),
+            "José".as_bytes(),
+            "it is that already"
+        );
     }
 }

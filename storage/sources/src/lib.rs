@@ -1,4 +1,5 @@
-//! Fetches what is elsewhere into a folder of this machine, as files that are known by their addresses: web sites, feeds, Git repositories.
+//! Fetches what is elsewhere into a folder of this machine, as files that are known by their addresses: web sites, feeds, Git repositories,
+//! buckets.
 //!
 //! - [`Address`]: what somebody named instead of a path.
 //! - [`Source`]: one that is reached, and says which documents are of it ([`Source::covered`]).
@@ -16,6 +17,7 @@
 //! ```
 
 mod address;
+mod bucket;
 mod client;
 mod crawl;
 mod feed;
@@ -32,10 +34,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use self::address::Address;
+pub use self::bucket::Bucket;
 pub use self::memory::Memory;
 pub use self::repository::Repository;
 pub use self::scope::Scope;
 pub use self::site::Site;
+use ragstone_storage::tier::object::ConnectionOptions;
 use url::Url;
 
 use ragstone_env::{Error, ErrorKind, Result};
@@ -102,18 +106,21 @@ pub struct Wanted<'a> {
 pub enum Source {
     Site(Box<Site>),
     Repository(Repository),
+    Bucket(bucket::Opened),
 }
 
 impl Source {
-    /// Asks for what the address names, so that it is known where it leads.
+    /// Asks for what the address names, so that it is known where it leads. A bucket is reached by `connection`, and the clouds' environment
+    /// variables.
     ///
     /// # Errors
     /// `InvalidInput` for an address that leads nowhere, to nothing that is read, or where `robots.txt` forbids it; `Unavailable` where nobody
     /// answers.
-    pub async fn open(address: &Address) -> Result<Self> {
+    pub async fn open(address: &Address, connection: &ConnectionOptions) -> Result<Self> {
         Ok(match address {
             Address::Site(url) => Self::Site(Box::new(Site::open(url).await?)),
             Address::Repository(repository) => Self::Repository(repository.clone()),
+            Address::Bucket(bucket) => Self::Bucket(bucket.open(connection)?),
         })
     }
 
@@ -122,6 +129,7 @@ impl Source {
         match self {
             Self::Site(site) => Covered::Pages(site.scope.clone()),
             Self::Repository(repository) => Covered::Below(repository.base.clone()),
+            Self::Bucket(bucket) => Covered::Below(bucket.base()),
         }
     }
 
@@ -133,6 +141,7 @@ impl Source {
         match self {
             Self::Site(site) => site.fetch(wanted, told).await,
             Self::Repository(repository) => repository.fetch(wanted).await,
+            Self::Bucket(bucket) => bucket.fetch(wanted, told).await,
         }
     }
 }

@@ -59,6 +59,11 @@ pub fn of(page: &Url, media: Option<&str>) -> Option<PathBuf> {
     Some(parts.iter().collect())
 }
 
+/// The file of what has a name of several parts, such as an object of a bucket.
+pub fn of_parts(parts: impl Iterator<Item = String>) -> PathBuf {
+    parts.map(|name| part(&name)).collect()
+}
+
 /// What a file of the page is called, so that it is read as what it is: as its server says, and where that says nothing of use, by its name.
 fn ending(page: &Url, media: Option<&str>) -> Option<String> {
     let name = page.path_segments().and_then(|mut names| names.next_back()).unwrap_or_default();

@@ -184,7 +184,7 @@ pub struct FoundPassages {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Ingest {
     /// Absolute; or addresses, which the service fetches: `https://…` (a page, and what is below its folder; a feed; a file), and repositories
-    /// (`https://….git`, `git@host:owner/name`, `git+ssh://…`).
+    /// (`https://….git`, `git@host:owner/name`, `git+ssh://…`), and buckets (`s3://bucket/prefix`).
     pub paths: Vec<PathBuf>,
     /// Remove documents of files that were in these folders and are gone.
     #[serde(default, skip_serializing_if = "is_false")]

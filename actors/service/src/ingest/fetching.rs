@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ragstone_documents::{FoundFile, file_of};
 use ragstone_sources::{Address, Bounds, Memory, Progress, Source, Wanted};
 use ragstone_storage::catalog::{IngestJob, IngestOptions};
+use ragstone_storage::tier::object::ConnectionOptions;
 use tokio::sync::mpsc;
 
 use super::{IngestEvent, Ingestor, blocking};
@@ -103,6 +104,13 @@ impl Ingestor {
         Ok(copies)
     }
 
+    /// How a bucket of documents is reached: as that of KV, where it is of the same cloud.
+    fn connection(&self, address: &Address) -> ConnectionOptions {
+        let cloud = |url: &str| url.split_once("://").map(|(scheme, _)| scheme.to_owned());
+        let own = self.bucket.as_ref().filter(|own| cloud(&own.url) == cloud(&address.to_string()));
+        own.map(|own| own.options.clone()).unwrap_or_default()
+    }
+
     async fn fetch_one(
         &self,
         job: &IngestJob,
@@ -112,7 +120,7 @@ impl Ingestor {
         copies: &mut Copies,
     ) -> Result<()> {
         told(Progress::default());
-        let source = Source::open(address).await?;
+        let source = Source::open(address, &self.connection(address)).await?;
         let covered = source.covered();
         let stored = self.library.pick_documents(&job.collection, move |_, source| {
             let file = file_of(source);
