@@ -442,6 +442,8 @@ mod invalidate_tests;
 mod kill_tests;
 
 #[cfg(test)]
+mod node_tests;
+#[cfg(test)]
 mod random_tests;
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ impl Opened {
         self.bucket.base()
     }
 
-    pub(super) async fn fetch(self, wanted: Wanted<'_>, told: &mut (dyn FnMut(Progress) + Send)) -> Result<Fetched> {
+    pub(super) async fn fetch(self, wanted: Wanted<'_>, told: &(dyn Fn(Progress) + Sync)) -> Result<Fetched> {
         let Wanted { folder, stored, memory, .. } = wanted;
         let mut fetched = Fetched { gone: stored.clone(), ..Fetched::default() };
         let (mut wanted, mut noted) = (Vec::new(), BTreeMap::new());

@@ -36,7 +36,7 @@ pub struct Crawl<'a, 'w> {
     scope: super::scope::Scope,
     frontier: Frontier,
     wanted: Wanted<'w>,
-    told: &'a mut (dyn FnMut(Progress) + Send),
+    told: &'a (dyn Fn(Progress) + Sync),
     is_feed: bool,
     bytes: u64,
     fetched: Fetched,
@@ -46,7 +46,7 @@ pub struct Crawl<'a, 'w> {
 
 impl<'a, 'w> Crawl<'a, 'w> {
     /// Fetches the site, as far as it is wanted.
-    pub async fn run(site: Site, wanted: Wanted<'w>, told: &'a mut (dyn FnMut(Progress) + Send)) -> Result<Fetched> {
+    pub async fn run(site: Site, wanted: Wanted<'w>, told: &'a (dyn Fn(Progress) + Sync)) -> Result<Fetched> {
         let Site { client, robots, scope, first } = site;
         let start = first.url.clone();
         let frontier = Frontier::new(scope.clone(), wanted.bounds.depth);

@@ -137,7 +137,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`open`](Self::open), and those of writing files.
-    pub async fn fetch(self, wanted: Wanted<'_>, told: &mut (dyn FnMut(Progress) + Send)) -> Result<Fetched> {
+    pub async fn fetch(self, wanted: Wanted<'_>, told: &(dyn Fn(Progress) + Sync)) -> Result<Fetched> {
         match self {
             Self::Site(site) => site.fetch(wanted, told).await,
             Self::Repository(repository) => repository.fetch(wanted).await,

@@ -43,7 +43,7 @@ impl Site {
         Err(refused(format!("cannot fetch {named}: it leads from one address to the next, {MOST_REDIRECTS} times")))
     }
 
-    pub(super) async fn fetch(self, wanted: Wanted<'_>, told: &mut (dyn FnMut(Progress) + Send)) -> Result<Fetched> {
+    pub(super) async fn fetch(self, wanted: Wanted<'_>, told: &(dyn Fn(Progress) + Sync)) -> Result<Fetched> {
         Crawl::run(self, wanted, told).await
     }
 }

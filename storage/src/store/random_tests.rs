@@ -23,7 +23,7 @@ const STEPS: u64 = 60;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Twelve entries: two roots, passages behind them, and passages behind those. Each text stands in several places.
-fn tokens_of(id: u64) -> Vec<u32> {
+pub(super) fn tokens_of(id: u64) -> Vec<u32> {
     match id {
         0 | 1 => vec![id as u32],
         _ => vec![100 + (id % 4) as u32, 7],
@@ -39,16 +39,16 @@ fn parent_of(id: u64) -> Option<u64> {
     }
 }
 
-fn key_of(id: u64) -> KvKey {
+pub(super) fn key_of(id: u64) -> KvKey {
     let parent = parent_of(id).map(key_of);
     KvKey::derive(&MODEL, "", parent.as_ref(), &tokens_of(id))
 }
 
-fn entry_of(id: u64) -> Entry {
+pub(super) fn entry_of(id: u64) -> Entry {
     entry_of_width(parent_of(id).map(key_of), &tokens_of(id), 4 + 40 * (id as u32 % 3))
 }
 
-const IDS: u64 = 12;
+pub(super) const IDS: u64 = 12;
 
 struct World {
     seed: u64,
@@ -219,7 +219,7 @@ impl World {
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
+pub(super) fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number of the test's"))
 }
 

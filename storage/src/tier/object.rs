@@ -362,4 +362,4 @@ impl EntryTier for ObjectTier {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -116,7 +116,7 @@ impl Ingestor {
         job: &IngestJob,
         address: &Address,
         (into, memory): (&Path, &mut Memory),
-        mut told: impl FnMut(Progress) + Send,
+        told: impl Fn(Progress) + Sync,
         copies: &mut Copies,
     ) -> Result<()> {
         told(Progress::default());
@@ -128,7 +128,7 @@ impl Ingestor {
         });
         let stored: HashSet<String> = stored.await?.into_iter().collect();
         let wanted = Wanted { folder: into, bounds: bounds(&job.options), stored, memory };
-        let fetched = source.fetch(wanted, &mut told).await?;
+        let fetched = source.fetch(wanted, &told).await?;
         let within: Arc<Path> = into.canonicalize().map_err(|error| Error::io("cannot read", into, error))?.into();
         copies.files.extend(fetched.files.into_iter().map(|file| FoundFile {
             bytes: std::fs::metadata(&file.path).map_or(0, |metadata| metadata.len()),

@@ -1,7 +1,7 @@
 //! What the tier does on a bucket that works; `faults.rs` and `http.rs` are about those that do not, `hostile.rs` about those that lie.
 
 mod faults;
-mod faulty;
+pub(crate) mod faulty;
 mod hostile;
 mod http;
 mod lying;

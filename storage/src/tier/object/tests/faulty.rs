@@ -17,7 +17,7 @@ use object_store::{
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// A server error, or throttling: they differ in their text only by the time they come here.
     Failing,
     /// No answer, ever.
@@ -43,7 +43,7 @@ pub(super) enum Fault {
 }
 
 #[derive(Debug)]
-pub(super) struct Faulty {
+pub(crate) struct Faulty {
     pub inner: InMemory,
     fault: Mutex<Option<Fault>>,
     gets: Mutex<Vec<Range<u64>>>,
