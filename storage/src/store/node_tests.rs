@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::random_tests::{IDS, entry_of, key_of, number, tokens_of};
 use super::tests::{assert_right, options};
 use super::*;
-use crate::entry::tests::MODEL;
+use crate::entry::tests::{MODEL, expected_layer};
 use crate::key::SegmentDigest;
 use crate::tier::object::tests::faulty::{Fault, Faulty};
 use crate::tier::object::{ObjectOptions, ObjectTier};
@@ -120,13 +120,17 @@ impl Cluster {
         let store = self.nodes[at].store();
         let Some(reader) = store.open_entry(&key_of(id), &tokens_of(id)) else { return };
         assert!(self.kept.contains_key(&id), "node {at} found entry {id}, which nobody ever kept");
-        match reader.layer(0) {
-            // What fails behind the first layer is a late miss, too.
-            Ok(_) if reader.tier() == Tier::Object => {
-                drop((1..reader.header().layers).map(|at| reader.layer(at)).last())
+        for layer in 0..reader.header().layers {
+            match reader.layer(layer) {
+                Ok(frame) => {
+                    let (k, v) = expected_layer(&reader.header().key, layer, frame.k.len());
+                    assert!(frame.k[..] == k[..] && frame.v[..] == v[..], "entry {id}, layer {layer}");
+                }
+                Err(error) => {
+                    store.late_miss(&reader.id(), reader.tier(), error.kind());
+                    break;
+                }
             }
-            Ok(_) => assert_right(&reader),
-            Err(error) => store.late_miss(&reader.id(), reader.tier(), error.kind()),
         }
         drop(reader);
         assert!(store.drain(SOON), "a promotion may write behind");
