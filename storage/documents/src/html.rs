@@ -12,7 +12,7 @@ mod words;
 use self::address::Place;
 use self::dom::{Data, Node, NodeId};
 pub use self::hidden::is_hidden;
-pub use self::links::Links;
+pub use self::links::{Links, robots};
 use self::names::{heading_level, is_block, is_item, is_unread};
 use self::parts::Parts;
 use self::visit::visit;

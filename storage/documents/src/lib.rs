@@ -61,7 +61,7 @@ pub use self::element::{Element, ElementKind};
 pub use self::find::{FoundFile, find_files};
 use self::format::{Format, SUPPORTED};
 pub use self::given::{check_given, timestamp, with_given};
-pub use self::html::Links;
+pub use self::html::{Links, robots};
 pub use self::json::RecordFields;
 pub use self::name::shown;
 use self::open::Opened;

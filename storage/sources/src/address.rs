@@ -9,6 +9,7 @@ use super::refused;
 use super::repository::Repository;
 use ragstone_env::Result;
 
+const WITH_NAME: &str = "an address with a name or a password in it would be kept with them: leave them out";
 /// What addresses of buckets begin with.
 const CLOUDS: [&str; 4] = ["s3://", "gs://", "az://", "abfss://"];
 /// Hosts whose addresses of two names are repositories: `https://github.com/owner/name`.
@@ -35,6 +36,10 @@ impl Address {
             return Some(Repository::of(text).map(Self::Repository));
         }
         if CLOUDS.iter().any(|cloud| has(cloud)) {
+            let authority = text.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+            if authority.contains('@') && !has("abfss://") {
+                return Some(Err(refused(WITH_NAME.to_owned())));
+            }
             return Some(Ok(Self::Bucket(Bucket::of(text))));
         }
         if !has("http://") && !has("https://") {
@@ -46,9 +51,7 @@ impl Address {
     fn of_url(text: &str) -> Result<Self> {
         let mut url = Url::parse(text).map_err(|error| refused(format!("{text} is no address: {error}")))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(refused(
-                "an address with a name or a password in it would be kept with them: leave them out".to_owned(),
-            ));
+            return Err(refused(WITH_NAME.to_owned()));
         }
         let names: Vec<&str> = url.path().split('/').filter(|name| !name.is_empty()).collect();
         let is_of_forge = names.len() == 2 && url.host_str().is_some_and(|host| FORGES.contains(&host));
@@ -92,7 +95,11 @@ mod tests {
         }
         assert!(matches!(of("https://github.com/ragstone/ragstone/wiki"), Address::Site(_)));
         assert!(matches!(of("s3://bucket/papers/"), Address::Bucket(bucket) if bucket.base() == "s3://bucket/papers/"));
-        for (text, words) in [("http://", "no address"), ("https://ida:x@example.org/", "leave them out")] {
+        for (text, words) in [
+            ("http://", "no address"),
+            ("s3://AKIA:x@bucket/p", "leave them out"),
+            ("https://ida:x@example.org/", "leave them out"),
+        ] {
             let error = Address::of(text).unwrap().unwrap_err().to_string();
             assert!(error.contains(words) && !error.contains(":x@"), "{error}");
         }

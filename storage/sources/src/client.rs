@@ -59,7 +59,7 @@ pub struct Page {
     pub etag: Option<String>,
     pub modified: Option<String>,
     /// What its server says of it to whoever fetches sites.
-    pub robots: Option<String>,
+    pub robots: Vec<String>,
     response: Response,
 }
 
@@ -96,6 +96,8 @@ impl Client {
             .redirect(redirect::Policy::none())
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
+            // A proxy would look names up itself.
+            .no_proxy()
             .dns_resolver(Arc::new(Guarded { named: host }));
         let client = builder.build().map_err(|error| Error::internal(format!("no client for a site: {error}")))?;
         let is_own = match named.host() {
@@ -187,13 +189,15 @@ impl Client {
         if self.named.is_of_host(page) {
             return Ok(());
         }
-        let is_refused = match page.host() {
-            Some(Host::Ipv4(ip)) => !is_public(IpAddr::V4(ip)),
-            Some(Host::Ipv6(ip)) => !is_public(IpAddr::V6(ip)),
-            // Looked up by [`Guarded`].
-            Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-            None => true,
-        };
+        // Another port of a named host is somebody else.
+        let is_refused = self.named.is_named_as(page)
+            || match page.host() {
+                Some(Host::Ipv4(ip)) => !is_public(IpAddr::V4(ip)),
+                Some(Host::Ipv6(ip)) => !is_public(IpAddr::V6(ip)),
+                // Looked up by [`Guarded`].
+                Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+                None => true,
+            };
         let why = "it is of a network of one's own, to which a page cannot lead; name it itself to read it";
         if is_refused { Err(why.to_owned()) } else { Ok(()) }
     }
@@ -225,6 +229,11 @@ impl Resolve for Guarded {
     }
 }
 
+/// Whether an address has neither a name nor a password in it, which would be kept, and sent.
+pub fn is_plain(page: &Url) -> bool {
+    page.username().is_empty() && page.password().is_none()
+}
+
 /// What a status means.
 fn answer(page: &Url, response: Response) -> std::result::Result<Answer, String> {
     let status = response.status();
@@ -233,9 +242,10 @@ fn answer(page: &Url, response: Response) -> std::result::Result<Answer, String>
         return Ok(Answer::Unchanged);
     }
     if status.is_redirection() {
-        let Some(to) = told(LOCATION).and_then(|to| page.join(&to).ok()) else {
+        let Some(mut to) = told(LOCATION).and_then(|to| page.join(&to).ok()).filter(is_plain) else {
             return Ok(Answer::Not(format!("HTTP {status}")));
         };
+        to.set_fragment(None);
         let is_permanent = matches!(status, StatusCode::MOVED_PERMANENTLY | StatusCode::PERMANENT_REDIRECT);
         return Ok(Answer::Elsewhere { to, is_permanent });
     }
@@ -246,7 +256,10 @@ fn answer(page: &Url, response: Response) -> std::result::Result<Answer, String>
             media: told(CONTENT_TYPE),
             etag: told(ETAG),
             modified: told(LAST_MODIFIED),
-            robots: told(HeaderName::from_static("x-robots-tag")),
+            robots: {
+                let all = response.headers().get_all(HeaderName::from_static("x-robots-tag"));
+                all.iter().filter_map(|value| value.to_str().ok().map(str::to_owned)).collect()
+            },
             response,
         })),
         _ => Answer::Not(format!("HTTP {status}")),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use url::Url;
 
+use super::client::is_plain;
 use super::scope::Scope;
 
 /// Pages that differ only in what stands behind the `?`: a calendar has one for each day there ever was.
@@ -36,7 +37,8 @@ impl Frontier {
     pub fn take(&mut self, mut page: Url, links: u32) {
         page.set_fragment(None);
         let is_near = self.depth.is_none_or(|depth| links <= depth);
-        if !is_near || !matches!(page.scheme(), "http" | "https") || self.known.len() >= MOST_KNOWN {
+        if !is_near || !is_plain(&page) || !matches!(page.scheme(), "http" | "https") || self.known.len() >= MOST_KNOWN
+        {
             return;
         }
         if self.known.contains(page.as_str()) {
@@ -55,9 +57,9 @@ impl Frontier {
         self.waiting.push_back((page, links));
     }
 
-    /// Notes that a page is dealt with, under this address, too; whether it was not.
+    /// Notes that a page is dealt with, under this address, too; whether it was not, and there is room for it.
     pub fn note(&mut self, page: &Url) -> bool {
-        self.known.insert(page.as_str().to_owned())
+        self.known.len() < MOST_KNOWN && self.known.insert(page.as_str().to_owned())
     }
 
     pub fn knows(&self, page: &str) -> bool {

@@ -158,7 +158,10 @@ impl Covered {
     /// Whether a document that is known by `source` is.
     pub fn has(&self, source: &str) -> bool {
         match self {
-            Self::Pages(scope) => Url::parse(source).is_ok_and(|page| scope.has(&page)),
+            // A repository's files are seen as pages of its forge, and are none of a site.
+            Self::Pages(scope) => {
+                Url::parse(source).is_ok_and(|page| scope.has(&page) && !page.path().contains("/blob/"))
+            }
             Self::Below(base) => source.starts_with(base),
         }
     }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use ragstone_documents::find_files;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use super::{Fetched, FetchedFile, Wanted, refused, unreachable};
@@ -13,7 +14,9 @@ use ragstone_env::{Error, Result};
 
 /// A clone that takes longer has broken off.
 const PATIENCE: Duration = Duration::from_secs(1800);
-/// Of what `git` said, for people.
+/// Of what `git` says.
+const MOST_SAID: u64 = 1 << 20;
+/// Of that, for people.
 const MAX_REASON_CHARS: usize = 300;
 
 /// One that was named.
@@ -80,7 +83,8 @@ impl Repository {
         let source = |path: &Path| {
             let within = path.strip_prefix(&folder).unwrap_or(path);
             let parts: Vec<_> = within.iter().map(|part| ragstone_documents::shown(part.as_ref())).collect();
-            format!("{}{}", self.base, parts.join("/"))
+            // Behind a `#` stands the place of one of a file's documents.
+            format!("{}{}", self.base, parts.join("/").replace('#', "%23"))
         };
         let files: Vec<FetchedFile> = found
             .files
@@ -101,23 +105,35 @@ impl Repository {
 
     /// The commit that is fetched now.
     async fn newest(&self) -> Result<String> {
-        let reference = self.reference.as_deref().unwrap_or("HEAD");
-        let told = self.git(&["ls-remote", "--quiet", "--exit-code", "--", &self.url, reference], None).await?;
-        let commit = told.split_whitespace().next().unwrap_or_default();
-        Ok(commit.to_owned())
+        // Whole names: a name alone means all that end so.
+        let names = match &self.reference {
+            None => vec!["HEAD".to_owned()],
+            Some(reference) => vec![format!("refs/heads/{reference}"), format!("refs/tags/{reference}")],
+        };
+        let mut arguments = vec!["ls-remote", "--quiet", "--exit-code", "--", &self.url];
+        arguments.extend(names.iter().map(String::as_str));
+        let told = self.git(&arguments, None).await?;
+        let lines = told.lines().filter_map(|line| line.split_once('\t'));
+        let commit = lines.into_iter().find(|(_, name)| names.iter().any(|wanted| wanted == name));
+        commit
+            .map(|(commit, _)| commit.to_owned())
+            .ok_or_else(|| unreachable(format!("cannot fetch {self}: it has no such branch")))
     }
 
     async fn git(&self, arguments: &[&str], into: Option<&Path>) -> Result<String> {
         let mut command = Command::new("git");
         // No hook of a template, no program that an address names.
         command.args(["-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never"]);
+        // Nor requests to wherever a server or a file of the repository says.
+        command.args(["-c", "http.followRedirects=false"]).env("GIT_LFS_SKIP_SMUDGE", "1");
         command.args(arguments).args(into).stdin(Stdio::null()).kill_on_drop(true);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         // Nobody is there to be asked for a password.
         command.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C");
         if std::env::var_os("GIT_SSH_COMMAND").is_none() {
             command.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes");
         }
-        let ran = match tokio::time::timeout(PATIENCE, command.output()).await {
+        let ran = match tokio::time::timeout(PATIENCE, output(command)).await {
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(refused(format!("cannot fetch {self}: git is not installed")));
             }
@@ -129,14 +145,31 @@ impl Repository {
                 )));
             }
         };
-        if ran.status.success() {
-            return Ok(String::from_utf8_lossy(&ran.stdout).into_owned());
+        let (status, told, said) = ran;
+        if status.success() {
+            return Ok(told);
         }
-        let said = String::from_utf8_lossy(&ran.stderr);
         let why = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it has no such branch");
         let why: String = why.chars().filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect();
         Err(unreachable(format!("cannot fetch {self}: {why}")))
     }
+}
+
+/// What a program came to, and what it said, up to a bound: a server may say as much as it likes.
+async fn output(mut command: Command) -> std::io::Result<(ExitStatus, String, String)> {
+    let mut child = command.spawn()?;
+    let (told, said) = (child.stdout.take(), child.stderr.take());
+    let (told, said) = tokio::join!(some(told), some(said));
+    Ok((child.wait().await?, told, said))
+}
+
+async fn some(from: Option<impl AsyncRead + Unpin>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        // What breaks off is seen by how the program ends.
+        let _ = from.take(MOST_SAID).read_to_end(&mut bytes).await;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl fmt::Display for Repository {
@@ -148,12 +181,13 @@ impl fmt::Display for Repository {
 
 /// Where a repository's files are seen: on forges that are known, an address that a browser opens.
 fn base(page: &str, reference: Option<&str>) -> String {
-    let seen = reference.unwrap_or("HEAD");
+    let seen = reference.unwrap_or("HEAD").replace('#', "%23");
     let host = page.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
     match host {
         "github.com" => format!("{page}/blob/{seen}/"),
         _ if host == "gitlab.com" || host.starts_with("gitlab.") => format!("{page}/-/blob/{seen}/"),
-        _ => format!("{page}/"),
+        // No page of a site, and each branch its own.
+        _ => format!("git+{page}@{seen}/"),
     }
 }
 
@@ -167,9 +201,9 @@ mod tests {
             ("https://github.com/o/n", "https://github.com/o/n", "https://github.com/o/n/blob/HEAD/"),
             ("https://github.com/o/n.git#v1", "https://github.com/o/n.git", "https://github.com/o/n/blob/v1/"),
             ("git@gitlab.com:o/n.git", "git@gitlab.com:o/n.git", "https://gitlab.com/o/n/-/blob/HEAD/"),
-            ("ssh://git@a.example/o/n", "ssh://git@a.example/o/n", "https://a.example/o/n/"),
-            ("git+https://a.example/n/", "https://a.example/n", "https://a.example/n/"),
-            ("git+file:///srv/n.git", "file:///srv/n.git", "file:///srv/n/"),
+            ("ssh://git@a.example/o/n", "ssh://git@a.example/o/n", "git+https://a.example/o/n@HEAD/"),
+            ("git+https://a.example/n/#a#b", "https://a.example/n", "git+https://a.example/n@a%23b/"),
+            ("git+file:///srv/n.git", "file:///srv/n.git", "git+file:///srv/n@HEAD/"),
         ] {
             let repository = Repository::of(text).unwrap();
             assert_eq!((repository.url.as_str(), repository.base.as_str()), (url, base), "{text}");

@@ -16,21 +16,24 @@ const LONGEST_PAUSE: f32 = 30.0;
 pub struct Robots {
     /// `None`: all is allowed.
     rules: Option<Robot>,
+    /// They cannot be understood.
+    forbids_all: bool,
 }
 
 impl Robots {
     /// Of a host that has none.
     pub fn none() -> Self {
-        Self { rules: None }
+        Self { rules: None, forbids_all: false }
     }
 
-    /// As a host says. What cannot be read allows all.
+    /// As a host says. What is no list of rules allows all; rules that cannot be understood, none.
     pub fn of(text: &[u8]) -> Self {
-        Self { rules: Robot::new(AGENT, text).ok() }
+        let rules = Robot::new(AGENT, text).ok();
+        Self { forbids_all: rules.is_none(), rules }
     }
 
     pub fn allow(&self, page: &Url) -> bool {
-        self.rules.as_ref().is_none_or(|rules| rules.allowed(page.as_str()))
+        !self.forbids_all && self.rules.as_ref().is_none_or(|rules| rules.allowed(page.as_str()))
     }
 
     /// Between two pages, if it says so.

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use url::Url;
 
+use super::client::is_plain;
+
 /// The longest ending of a file's name.
 const MAX_ENDING: usize = 5;
 
@@ -30,7 +32,14 @@ impl Scope {
 
     /// Whether the page is in it. Of plain and encrypted HTTP each may lead to the other.
     pub fn has(&self, page: &Url) -> bool {
-        self.is_of_host(page) && (page.path().starts_with(&self.folder) || format!("{}/", page.path()) == self.folder)
+        is_plain(page)
+            && self.is_of_host(page)
+            && (page.path().starts_with(&self.folder) || format!("{}/", page.path()) == self.folder)
+    }
+
+    /// Whether its host has the same name, whatever the port.
+    pub fn is_named_as(&self, page: &Url) -> bool {
+        page.host_str() == Some(&self.host)
     }
 
     /// Whether it is of the same host.

@@ -42,7 +42,8 @@ impl CiteFilter {
         while let Some(end) = self.end_of_sentence() {
             self.close(end, &mut out);
         }
-        let end = self.open.trim_end().len();
+        // What may begin the next sentence, such as a list's hyphen, waits for the numbers of this one.
+        let end = self.open.split_sentence_bounds().next().map_or(0, |first| first.trim_end().len());
         if end > self.released {
             out.push_str(&self.open[self.released..end]);
             self.released = end;
@@ -53,8 +54,9 @@ impl CiteFilter {
     /// What is held at the end.
     pub fn finish(mut self) -> String {
         let mut out = String::new();
-        if !self.is_thinking && !self.open.is_empty() {
-            self.close(self.open.len(), &mut out);
+        while !self.is_thinking && !self.open.is_empty() {
+            let end = self.open.split_sentence_bounds().next().map_or(self.open.len(), str::len);
+            self.close(end, &mut out);
         }
         out
     }
@@ -137,6 +139,11 @@ mod tests {
             (" Slate costs £11,200.  Cold, it has 1.4 bar\n", " Slate costs £11,200. [2]  Cold, it has 1.4 bar [1]\n"),
             ("Slate by Kellow, the boiler by Hoff & Sons.", "Slate by Kellow, the boiler by Hoff & Sons. [1][2]"),
             ("1. Slate, £11,200\n2. Boiler, 1.4 bar", "1. Slate, £11,200 [2]\n2. Boiler, 1.4 bar [1]"),
+            (
+                "Slate, £11,200.\n- Boiler, 1.4 bar\n- **Blue**",
+                "Slate, £11,200. [2]\n- Boiler, 1.4 bar [1]\n- **Blue**",
+            ),
+            ("\"Slate.\" \"Cold, 1.4 bar.\"", "\"Slate.\" [2] \"Cold, 1.4 bar.\" [1]"),
             // What is in none has no number, and what has one keeps it.
             ("It is blue. Slate costs £11,200 [2]. Yes.", "It is blue. Slate costs £11,200 [2]. Yes."),
             ("The passages do not say.", "The passages do not say."),

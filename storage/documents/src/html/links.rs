@@ -7,6 +7,8 @@ use super::dom::{self, Node};
 
 /// More links than pages of people have.
 const MOST_LINKS: usize = 10_000;
+/// Who fetches, as pages and servers name it.
+const AGENT: &str = "ragstone";
 /// Longer addresses are made for machines.
 const MAX_ADDRESS_BYTES: usize = 2000;
 
@@ -65,14 +67,34 @@ impl Links {
                 None
             }
             "link" if says("rel", "next") || says("rel", "prev") => of("href"),
-            "meta" if says("name", "robots") || says("name", "ragstone") => {
-                self.is_indexed &= !says("content", "noindex") && !says("content", "none");
-                self.is_followed &= !says("content", "nofollow") && !says("content", "none");
+            "meta" if says("name", "robots") || says("name", AGENT) => {
+                let (is_indexed, is_followed) = robots(node.attribute("content").unwrap_or_default());
+                self.is_indexed &= is_indexed;
+                self.is_followed &= is_followed;
                 None
             }
             _ => None,
         }
     }
+}
+
+/// Whether a page may be found, and its links followed, as its `<meta name="robots">` or a header `X-Robots-Tag` says: `noindex, nofollow`,
+/// `ragstone: none`. What it says to others, and of pictures and the like, is not for us.
+pub fn robots(said: &str) -> (bool, bool) {
+    let (mut is_indexed, mut is_followed) = (true, true);
+    for part in said.split(',') {
+        let part = part.trim().to_ascii_lowercase();
+        let word = match part.split_once(':') {
+            None => part.as_str(),
+            Some((name, word)) if name.trim() == AGENT => word.trim(),
+            Some((name, _)) if name.starts_with("max-") || name.starts_with("unavailable_after") => continue,
+            // All that follows is another's.
+            Some(_) => break,
+        };
+        is_indexed &= !matches!(word, "noindex" | "none");
+        is_followed &= !matches!(word, "nofollow" | "none");
+    }
+    (is_indexed, is_followed)
 }
 
 #[cfg(test)]
@@ -94,6 +116,14 @@ mod tests {
             let page = format!(r#"<meta name="Robots" content="{content}"><a href="b">b</a>"#);
             let links = Links::of(page.as_bytes()).unwrap();
             assert_eq!((links.is_indexed, links.is_followed), (is_indexed, is_followed), "{content}");
+        }
+        for (said, expected) in [
+            ("max-image-preview:none, max-snippet: -1", (true, true)),
+            ("googlebot: noindex, nofollow", (true, true)),
+            ("ragstone: noindex", (false, true)),
+            ("unavailable_after: 2026-01-01, nofollow", (true, false)),
+        ] {
+            assert_eq!(robots(said), expected, "{said}");
         }
         // In an old encoding, too.
         let latin = Links::of(b"<meta charset=iso-8859-1><a href=stra\xdfe.html>x</a>").unwrap();
