@@ -129,8 +129,9 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
 async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> {
     wanted.prune = true;
     let (addresses, local) = told_apart(&wanted.paths)?;
-    let mut watch = Watch::begin(local)?;
+    let mut watch = Watch::begin(local.clone())?;
     report(ingest(config, args, &wanted).await?);
+    let all = wanted.paths.clone();
     let every = Duration::from_secs(60) * args.every;
     let mut fetched = Stopwatch::start();
     match addresses.is_empty() {
@@ -156,8 +157,11 @@ async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> 
         let is_due = !addresses.is_empty() && fetched.elapsed() >= every;
         if !changes.is_empty() || is_due {
             // So many are read with all others: a request has a bound. What is fetched has no names before.
-            wanted.only = Some(changes.files()).filter(|files| files.len() <= MOST_NAMED && addresses.is_empty());
-            fetched = Stopwatch::start();
+            wanted.only = Some(changes.files()).filter(|files| files.len() <= MOST_NAMED && !is_due);
+            wanted.paths = if is_due { all.clone() } else { local.clone() };
+            if is_due {
+                fetched = Stopwatch::start();
+            }
             match ingest(config, args, &wanted).await {
                 Ok(skipped) => {
                     watch.ingested(changes);

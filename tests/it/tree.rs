@@ -317,6 +317,11 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
         "the daemon's own socket, as it ends, and the empty folder in which it was made",
     ),
     ("src/cli/models/remove.rs", 1, "a model that the owner named"),
+    (
+        "actors/service/src/ingest/fetching.rs",
+        2,
+        "copies of what is elsewhere, once they are read; what is noted of sources of collections that are not there any more",
+    ),
     ("actors/service/src/data_folder.rs", 2, "the record of a service that ended, and the holder's name in the lock"),
     (
         "actors/service/src/conversations.rs",

@@ -172,6 +172,7 @@ impl Ingestor {
     pub fn new(ragstone: &Ragstone, data: PathBuf, env: Env, file_seconds: u64) -> Self {
         let (library, ingests) = (ragstone.library().clone(), ragstone.ingests().clone());
         let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
+        fetching::clear(&data);
         let bucket = ragstone.settings().object().or_else(|| ragstone.settings().corpus());
         Self { library, ingests, env, jobs, feed, data, bucket, file_seconds, is_resumed: Arc::default() }
     }

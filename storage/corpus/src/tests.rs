@@ -453,10 +453,17 @@ async fn an_upsert_that_was_cut_off_leaves_whole_documents_and_is_finished_by_th
     for delay in [1, 10, 20, 40, 80, 160] {
         let folder = tempfile::tempdir().unwrap();
         upsert(&open(folder.path()).await, &documents("old")).await;
-        let corpus = open(folder.path()).await;
-        let upserting = corpus.upsert("c", documents("new"), &(), &|_| Ok(()));
-        cut_off += usize::from(tokio::time::timeout(std::time::Duration::from_millis(delay), upserting).await.is_err());
-        drop(corpus);
+        let (path, new) = (folder.path().to_owned(), documents("new"));
+        let upserting = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            // What was begun on its threads has ended when it is dropped, as with a process: nobody writes there any more.
+            runtime.block_on(async move {
+                let corpus = open(&path).await;
+                let upserting = corpus.upsert("c", new, &(), &|_| Ok(()));
+                tokio::time::timeout(std::time::Duration::from_millis(delay), upserting).await.is_err()
+            })
+        });
+        cut_off += usize::from(upserting.await.unwrap());
         let corpus = open(folder.path()).await;
         for info in corpus.documents("c", 0, 100).await.unwrap() {
             let stored = corpus.document("c", &info.id).await.unwrap();

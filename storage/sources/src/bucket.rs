@@ -10,8 +10,9 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, path::Path as Key};
 use ragstone_documents::{MAX_FILE_BYTES, is_read};
 use ragstone_storage::tier::object::{ConnectionOptions, ObjectOptions, connect};
 
+use super::crawl::keep;
 use super::{Fetched, FetchedFile, Progress, Wanted, memory, name, refused, unreachable};
-use ragstone_env::{Error, Result};
+use ragstone_env::Result;
 
 /// Objects that are fetched at a time.
 const AT_ONCE: usize = 8;
@@ -129,6 +130,8 @@ impl Opened {
         let object = |meta: ObjectMeta| {
             let below = meta.location.prefix_match(&self.prefix)?.map(|part| part.as_ref().to_owned());
             let below = below.collect::<Vec<_>>().join("/");
+            // Behind a `#` stands the place of one of a file's documents.
+            let below = below.replace('#', "%23");
             let source = if below.is_empty() { self.bucket.url.clone() } else { self.bucket.base() + &below };
             Some(Object { meta, source })
         };
@@ -145,16 +148,8 @@ impl Opened {
             Ok(bytes) => bytes,
             Err(error) => return Ok(Err(error.to_string())),
         };
-        let path = name::of_parts(object.meta.location.parts().map(|part| part.as_ref().to_owned()));
-        let path = folder.join(path);
-        let failed = |error| Error::io("cannot write", &path, error);
-        if let Some(above) = path.parent() {
-            tokio::fs::create_dir_all(above).await.map_err(failed)?;
-        }
-        tokio::fs::write(&path, &bytes).await.map_err(failed)?;
-        let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
-        // For a filter: no file is left out for it.
-        let _ = file.set_modified(object.meta.last_modified.into());
+        let name = name::of_parts(object.meta.location.parts().map(|part| part.as_ref().to_owned()));
+        let path = keep(folder, &name, &object.source, &bytes, Some(object.meta.last_modified.into())).await?;
         Ok(Ok(path))
     }
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use chrono::DateTime;
 use encoding_rs::Encoding;
-use ragstone_documents::{Links, is_read};
+use ragstone_documents::{Links, is_read, robots};
 use url::Url;
 
 use super::client::{Answer, Client, Page};
@@ -18,6 +18,15 @@ use super::site::Site;
 use super::{Fetched, FetchedFile, Progress, Wanted, feed, name};
 use ragstone_env::{Error, Result};
 
+/// Of what is asked for many an address is no page: so many a page may be.
+const ASKED_PER_PAGE: usize = 10;
+const LEAST_ASKED: usize = 100;
+/// A site that fails so often in a row is left alone: each is tried several times.
+const MOST_FAILED: usize = 5;
+/// Links that are noted of a page.
+const MOST_NOTED: usize = 200;
+/// Endings of what may be in an encoding that its server alone knows.
+const TEXTS: [&str; 5] = ["html", "txt", "md", "csv", "tsv"];
 /// Of all files of a site.
 const MOST_BYTES: u64 = 4 << 30;
 /// A larger page's links are not followed: what builds its tree is not bounded as the reading of files is.
@@ -38,6 +47,9 @@ pub struct Crawl<'a, 'w> {
     wanted: Wanted<'w>,
     told: &'a (dyn Fn(Progress) + Sync),
     is_feed: bool,
+    /// Addresses that were asked for, and of the last ones those that could not be had.
+    asked: usize,
+    failed: usize,
     bytes: u64,
     fetched: Fetched,
     /// Pages as they are now.
@@ -51,10 +63,23 @@ impl<'a, 'w> Crawl<'a, 'w> {
         let start = first.url.clone();
         let frontier = Frontier::new(scope.clone(), wanted.bounds.depth);
         let (fetched, noted, others) = Default::default();
-        let mut crawl =
-            Self { client, robots, others, scope, frontier, wanted, told, is_feed: false, bytes: 0, fetched, noted };
+        let mut crawl = Self {
+            client,
+            robots,
+            others,
+            scope,
+            frontier,
+            wanted,
+            told,
+            is_feed: false,
+            asked: 0,
+            failed: 0,
+            bytes: 0,
+            fetched,
+            noted,
+        };
         crawl.frontier.note(&start);
-        crawl.take(first, 0).await?;
+        crawl.take(first, 0, true).await?;
         if !crawl.is_feed && crawl.wanted.bounds.depth != Some(0) {
             crawl.read_sitemaps().await;
         }
@@ -62,6 +87,8 @@ impl<'a, 'w> Crawl<'a, 'w> {
         if is_whole && !crawl.is_feed {
             crawl.look_for_stored(&start).await?;
         }
+        // One that came under this address is there, whatever another address of it said.
+        crawl.fetched.gone.retain(|page| !crawl.noted.contains_key(page));
         crawl.wanted.memory.pages = crawl.noted;
         Ok(crawl.fetched)
     }
@@ -80,7 +107,12 @@ impl<'a, 'w> Crawl<'a, 'w> {
     /// Whether as much is fetched as is wanted.
     fn is_over(&mut self, start: &Url) -> bool {
         let pages = self.wanted.bounds.pages;
-        let why = if self.fetched.files.len() + self.fetched.unchanged >= pages {
+        let most_asked = pages.saturating_mul(ASKED_PER_PAGE).max(LEAST_ASKED);
+        let why = if self.failed >= MOST_FAILED {
+            format!("{MOST_FAILED} pages in a row could not be had; the others were not asked for")
+        } else if self.asked >= most_asked {
+            format!("{most_asked} addresses were asked for, most of them no pages; --pages N asks for more")
+        } else if self.fetched.files.len() + self.fetched.unchanged >= pages {
             format!("the first {pages} pages were taken; --pages N takes more")
         } else if self.bytes >= MOST_BYTES {
             format!("the first {} GiB were taken; name its folders one by one", MOST_BYTES >> 30)
@@ -97,6 +129,9 @@ impl<'a, 'w> Crawl<'a, 'w> {
             self.wanted.stored.iter().filter(|page| !self.frontier.knows(page)).cloned().collect();
         rest.sort();
         for page in rest.iter().filter_map(|page| Url::parse(page).ok()) {
+            if self.is_over(start) {
+                return Ok(());
+            }
             if self.frontier.note(&page) {
                 self.visit(page, 0).await?;
             }
@@ -107,6 +142,11 @@ impl<'a, 'w> Crawl<'a, 'w> {
 
     async fn visit(&mut self, page: Url, links: u32) -> Result<()> {
         let address = page.to_string();
+        if self.noted.contains_key(&address) {
+            // It came under another address.
+            return Ok(());
+        }
+        self.asked += 1;
         match self.may_ask(&page).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
@@ -117,8 +157,15 @@ impl<'a, 'w> Crawl<'a, 'w> {
         }
         let is_stored = self.wanted.stored.contains(&address);
         let known = self.wanted.memory.pages.get(&address).filter(|_| is_stored).cloned();
-        match self.client.ask(&page, known.as_ref()).await {
-            Ok(Answer::Page(page)) => self.take(*page, links).await?,
+        let answer = self.client.ask(&page, known.as_ref()).await;
+        let is_failed = match &answer {
+            Ok(Answer::Not(why)) => !why.starts_with("HTTP 4"),
+            Ok(_) => false,
+            Err(_) => true,
+        };
+        self.failed = if is_failed { self.failed + 1 } else { 0 };
+        match answer {
+            Ok(Answer::Page(page)) => self.take(*page, links, false).await?,
             Ok(Answer::Unchanged) => {
                 self.fetched.unchanged += 1;
                 let known = known.unwrap_or_default();
@@ -131,10 +178,14 @@ impl<'a, 'w> Crawl<'a, 'w> {
             // A link that leads to nothing is the site's matter.
             Ok(Answer::Gone) => {}
             Ok(Answer::Elsewhere { to, is_permanent }) => {
-                if is_stored && is_permanent {
+                if is_stored && is_permanent && to != page {
                     self.fetched.gone.insert(address);
                 }
-                self.frontier.offer(to, links);
+                if self.is_feed {
+                    self.frontier.take(to, links);
+                } else {
+                    self.frontier.offer(to, links);
+                }
             }
             Ok(Answer::Not(why)) | Err(why) => self.fetched.left_out.push((address, why)),
         }
@@ -163,7 +214,7 @@ impl<'a, 'w> Crawl<'a, 'w> {
     }
 
     /// Takes a page that came: keeps what it says, and notes where it leads.
-    async fn take(&mut self, page: Page, links: u32) -> Result<()> {
+    async fn take(&mut self, page: Page, links: u32, is_first: bool) -> Result<()> {
         let (url, media) = (page.url.clone(), page.media.clone());
         let address = url.to_string();
         let Some(name) = name::of(&url, media.as_deref()) else {
@@ -171,11 +222,13 @@ impl<'a, 'w> Crawl<'a, 'w> {
             return Ok(());
         };
         let mut known = memory::Page { etag: page.etag.clone(), modified: page.modified.clone(), links: Vec::new() };
-        let said = page.robots.clone().unwrap_or_default().to_ascii_lowercase();
-        let says = |word: &str| said.split([',', ' ', ':']).any(|one| one == word || one == "none");
-        let (mut is_indexed, mut is_followed) = (!says("noindex"), !says("nofollow"));
+        let said: Vec<(bool, bool)> = page.robots.iter().map(|said| robots(said)).collect();
+        let mut is_indexed = said.iter().all(|(is_indexed, _)| *is_indexed);
+        let mut is_followed = said.iter().all(|(_, is_followed)| *is_followed);
+        let is_text = name.extension().is_some_and(|ending| TEXTS.iter().any(|text| ending == *text));
         let bytes = match page.bytes().await {
-            Ok(bytes) => in_utf_8(bytes, media.as_deref()),
+            Ok(bytes) if is_text => in_utf_8(bytes, media.as_deref()),
+            Ok(bytes) => bytes,
             Err(why) => {
                 self.fetched.left_out.push((address, why));
                 return Ok(());
@@ -189,14 +242,12 @@ impl<'a, 'w> Crawl<'a, 'w> {
                 is_followed &= read.is_followed;
                 if is_followed {
                     self.follow(found.iter().cloned(), links);
-                    known.links = found.into_iter().filter(|link| self.scope.has(link)).map(String::from).collect();
+                    known.links = self.worth_noting(found);
                 }
                 let Some(own) = self.own_address(&url, &read) else { return Ok(()) };
                 source = own;
             }
-        } else if links == 0
-            && let Some(entries) = feed::entries(&bytes, &url)
-        {
+        } else if is_first && let Some(entries) = feed::entries(&bytes, &url) {
             self.is_feed = true;
             entries.into_iter().for_each(|entry| self.frontier.take(entry, 1));
             return Ok(());
@@ -210,11 +261,24 @@ impl<'a, 'w> Crawl<'a, 'w> {
             return Ok(());
         }
         self.bytes += bytes.len() as u64;
-        let path = keep(self.wanted.folder, &name, &source, &bytes, known.modified.as_deref()).await?;
+        let changed = known.modified.as_deref().and_then(|modified| DateTime::parse_from_rfc2822(modified).ok());
+        let path = keep(self.wanted.folder, &name, &source, &bytes, changed.map(SystemTime::from)).await?;
         self.noted.insert(source.clone(), known);
         self.fetched.files.push(FetchedFile { path, source });
         self.tell();
         Ok(())
+    }
+
+    /// Of a page's links those by which it is followed where it did not change, each once.
+    fn worth_noting(&self, found: Vec<Url>) -> Vec<String> {
+        let mut noted: Vec<String> = Vec::new();
+        for mut link in found.into_iter().filter(|link| self.scope.has(link)) {
+            link.set_fragment(None);
+            if noted.len() < MOST_NOTED && !noted.iter().any(|other| other == link.as_str()) {
+                noted.push(link.into());
+            }
+        }
+        noted
     }
 
     /// The links of a page, as addresses.
@@ -238,18 +302,17 @@ impl<'a, 'w> Crawl<'a, 'w> {
             return Some(url.clone());
         };
         own.set_fragment(None);
-        let is_known = own == *url || !self.frontier.note(&own);
-        match is_known {
-            // Some sites say of all pages that they are the first one.
-            true if own == *url || !is_same_place(&own, url) => Some(url.clone()),
-            is_known => {
-                // The same page under another address.
-                if self.wanted.stored.contains(url.as_str()) {
-                    self.fetched.gone.insert(url.to_string());
-                }
-                (!is_known).then_some(own)
-            }
+        let is_known = self.frontier.knows(own.as_str());
+        // Some sites say of all pages that they are the first one.
+        if own == *url || (is_known && !is_same_place(&own, url)) {
+            return Some(url.clone());
         }
+        // The same page under another address.
+        if self.wanted.stored.contains(url.as_str()) {
+            self.fetched.gone.insert(url.to_string());
+        }
+        self.frontier.note(&own);
+        (!self.noted.contains_key(own.as_str())).then_some(own)
     }
 
     fn follow(&mut self, found: impl Iterator<Item = Url>, links: u32) {
@@ -326,8 +389,14 @@ fn in_utf_8(bytes: Vec<u8>, media: Option<&str>) -> Vec<u8> {
     }
 }
 
-/// Writes a page to a file of its name, with the time when it was changed last.
-async fn keep(folder: &Path, name: &Path, source: &str, bytes: &[u8], modified: Option<&str>) -> Result<PathBuf> {
+/// Writes what was fetched to a file of its name, with the time when it was changed last.
+pub async fn keep(
+    folder: &Path,
+    name: &Path,
+    source: &str,
+    bytes: &[u8],
+    changed: Option<SystemTime>,
+) -> Result<PathBuf> {
     let place = folder.join(name);
     let free = |path: &Path| std::fs::symlink_metadata(path).is_err();
     // A page that has pages below it: one name cannot be a file and a folder.
@@ -337,11 +406,10 @@ async fn keep(folder: &Path, name: &Path, source: &str, bytes: &[u8], modified: 
     let path = if made.is_ok() && free(&place) { place } else { other };
     let failed = |error| Error::io("cannot write", &path, error);
     tokio::fs::write(&path, bytes).await.map_err(failed)?;
-    let changed = modified.and_then(|modified| DateTime::parse_from_rfc2822(modified).ok());
     if let Some(changed) = changed {
         let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
         // For a filter: no page is left out for it.
-        let _ = file.set_modified(SystemTime::from(changed));
+        let _ = file.set_modified(changed);
     }
     Ok(path)
 }

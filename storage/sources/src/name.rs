@@ -61,7 +61,12 @@ pub fn of(page: &Url, media: Option<&str>) -> Option<PathBuf> {
 
 /// The file of what has a name of several parts, such as an object of a bucket.
 pub fn of_parts(parts: impl Iterator<Item = String>) -> PathBuf {
-    parts.map(|name| part(&name)).collect()
+    let named = |name: String| match name.rsplit_once('.').filter(|_| is_file(&name)) {
+        // Its ending says what it is.
+        Some((stem, ending)) => format!("{}.{ending}", part(stem)),
+        None => part(&name),
+    };
+    parts.map(named).collect()
 }
 
 /// What a file of the page is called, so that it is read as what it is: as its server says, and where that says nothing of use, by its name.
@@ -122,6 +127,15 @@ mod tests {
         ] {
             assert_eq!(of(page, media).as_deref(), name, "{page} {media:?}");
         }
+    }
+
+    #[test]
+    fn an_object_keeps_its_ending() {
+        let of = |key: &str| of_parts(key.split('/').map(str::to_owned)).to_str().unwrap().to_owned();
+        assert_eq!(of("papers/mill.md"), "papers/mill.md");
+        let odd = of("papers/10:00.md");
+        assert!(odd.starts_with("papers/1000-") && odd.ends_with(".md"), "{odd}");
+        assert!(!of("../x/.ssh").contains(".."));
     }
 
     #[test]

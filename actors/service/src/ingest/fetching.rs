@@ -55,6 +55,13 @@ fn bounds(options: &IngestOptions) -> Bounds {
     Bounds { pages: options.pages.unwrap_or(usual.pages), depth: options.depth.or(usual.depth) }
 }
 
+/// Removes what a process that was killed had fetched.
+pub(super) fn clear(data: &Path) {
+    if let Err(error) = remove(&data.join(FOLDER).join(COPIES)) {
+        tracing::warn!(%error, "what an ingest had fetched is still there; the next one tries again");
+    }
+}
+
 impl Ingestor {
     /// Fetches what a job's addresses name. The folder for it is that of the job which has the turn.
     pub(super) async fn fetch(
@@ -101,6 +108,9 @@ impl Ingestor {
                 Err(error) => return Err(error),
             }
         }
+        // What one address no longer has, another may have.
+        let there: HashSet<&str> = copies.files.iter().filter_map(|file| file.source.as_deref()).collect();
+        copies.gone.retain(|source| !there.contains(source.as_str()));
         Ok(copies)
     }
 
