@@ -151,6 +151,7 @@ impl<'a, 'w> Crawl<'a, 'w> {
             Ok(true) => {}
             Ok(false) => return Ok(()),
             Err(why) => {
+                self.failed += 1;
                 self.fetched.left_out.push((address, why));
                 return Ok(());
             }
