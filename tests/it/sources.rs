@@ -262,8 +262,8 @@ async fn an_address_that_leads_to_nothing_is_one_clear_error() {
     ran.failed_with(&["cannot fetch", "Connection refused"]);
     assert_eq!(
         folder.json(&["ingest", "--list", "--json"]).as_array().map_or(0, Vec::len),
-        1,
-        "that one is tried again"
+        2,
+        "these may be there at the next start"
     );
     // An image is of no kind that is read.
     site.put("/photo", Page { status: 200, headers: vec![("Content-Type", "image/png".into())], body: vec![1; 100] });
@@ -317,6 +317,7 @@ fn a_repository_is_read_as_its_newest_commit_has_it() {
     let folder = Folder::new();
     let readme = folder.write("wells/README.md", "# Wells\n\nThe north well is nine metres deep.");
     folder.write("wells/src/pump.rs", "/// Lifts water.\nfn lift() {}\n");
+    folder.write("wells/notes.md", "The south well is dry.");
     folder.write("wells/photo.png", [0x89, b'P', b'N', b'G', 0]);
     let wells = readme.parent().unwrap();
     git(wells, &["init", "-q"]);
@@ -324,19 +325,20 @@ fn a_repository_is_read_as_its_newest_commit_has_it() {
     git(wells, &["commit", "-qm", "first"]);
     let address = format!("git+file://{}", wells.display());
     let report = ingest(&folder, &[&address]);
-    assert_eq!((&report["documents_added"], &report["left_alone"]), (&json!(2), &json!({ ".png": 1 })), "{report}");
+    assert_eq!((&report["documents_added"], &report["left_alone"]), (&json!(3), &json!({ ".png": 1 })), "{report}");
     let base = format!("git+file://{}@HEAD/", wells.display());
-    assert_eq!(sources(&folder), [format!("{base}README.md"), format!("{base}src/pump.rs")]);
-    assert_eq!(ingest(&folder, &[&address])["files_unchanged"], 2, "the commit is known");
+    assert_eq!(sources(&folder), ["README.md", "notes.md", "src/pump.rs"].map(|file| format!("{base}{file}")));
+    assert_eq!(ingest(&folder, &[&address])["files_unchanged"], 3, "the commit is known");
     std::fs::remove_file(wells.join("src/pump.rs")).unwrap();
     std::fs::write(&readme, "# Wells\n\nThe north well is ten metres deep.").unwrap();
-    assert_eq!(ingest(&folder, &[&address])["files_unchanged"], 2, "what is not committed is not there");
+    assert_eq!(ingest(&folder, &[&address])["files_unchanged"], 3, "what is not committed is not there");
     git(wells, &["commit", "-qam", "second"]);
     let report = ingest(&folder, &[&address, "--prune"]);
     assert_eq!((&report["documents_replaced"], &report["documents_pruned"]), (&json!(1), &json!(1)), "{report}");
+    assert_eq!(report["documents_unchanged"], 1, "{report}");
     git(wells, &["branch", "old", "HEAD~1"]);
     let other = Folder::new();
-    assert_eq!(ingest(&other, &[&format!("{address}#old")])["documents_added"], 2);
+    assert_eq!(ingest(&other, &[&format!("{address}#old")])["documents_added"], 3);
     other.run(&["ingest", &format!("{address}#none")]).failed_with(&["cannot fetch", "no such branch"]);
     other.run(&["ingest", "git+ext::sh"]).failed_with(&["no address of a repository"]);
 }

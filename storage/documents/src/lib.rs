@@ -140,7 +140,8 @@ impl<P: Parser> Reader<P> {
             below(&found.path).or_else(|| below(&found.path.canonicalize().ok()?))
         });
         let within = within.as_deref();
-        let changed = file.changed().and_then(given::timestamp);
+        // The first moment of all is what copies have of which nobody told the time.
+        let changed = file.changed().filter(|changed| *changed != std::time::UNIX_EPOCH).and_then(given::timestamp);
         self.take(format, Place { path: &found.path, within, changed, source: found.source.as_deref() }, file, each)
     }
 

@@ -407,11 +407,9 @@ pub async fn keep(
     let path = if made.is_ok() && free(&place) { place } else { other };
     let failed = |error| Error::io("cannot write", &path, error);
     tokio::fs::write(&path, bytes).await.map_err(failed)?;
-    if let Some(changed) = changed {
-        let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
-        // For a filter: no page is left out for it.
-        let _ = file.set_modified(changed);
-    }
+    let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
+    // For filters, and so that a page whose time nobody told is the same the next time: none is left out for it.
+    let _ = file.set_modified(changed.unwrap_or(SystemTime::UNIX_EPOCH));
     Ok(path)
 }
 

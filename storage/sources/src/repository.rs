@@ -78,7 +78,11 @@ impl Repository {
         arguments.extend(["--", &self.url]);
         self.git(&arguments, Some(&folder)).await?;
         let walked = folder.clone();
-        let walk = tokio::task::spawn_blocking(move || find_files(&[walked]));
+        let walk = tokio::task::spawn_blocking(move || {
+            let found = find_files(&[walked])?;
+            found.files.iter().for_each(|file| forget_time(&file.path));
+            Ok::<_, Error>(found)
+        });
         let found = walk.await.map_err(|error| Error::internal(error.to_string()))??;
         let source = |path: &Path| {
             let within = path.strip_prefix(&folder).unwrap_or(path);
@@ -153,6 +157,12 @@ impl Repository {
         let why: String = why.chars().filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect();
         Err(unreachable(format!("cannot fetch {self}: {why}")))
     }
+}
+
+/// A clone's files are as old as the clone: with that time all documents would be others after each commit.
+fn forget_time(file: &Path) {
+    let opened = std::fs::File::options().write(true).open(file);
+    let _ = opened.and_then(|file| file.set_modified(std::time::UNIX_EPOCH));
 }
 
 /// What a program came to, and what it said, up to a bound: a server may say as much as it likes.
