@@ -222,7 +222,8 @@ impl<'a, 'w> Crawl<'a, 'w> {
             self.leave(&url, media.as_deref());
             return Ok(());
         };
-        let mut known = memory::Page { etag: page.etag.clone(), modified: page.modified.clone(), links: Vec::new() };
+        let (etag, modified) = (page.etag.clone(), page.modified.clone());
+        let mut known = memory::Page { etag, modified, ..memory::Page::default() };
         let said: Vec<(bool, bool)> = page.robots.iter().map(|said| robots(said)).collect();
         let mut is_indexed = said.iter().all(|(is_indexed, _)| *is_indexed);
         let mut is_followed = said.iter().all(|(_, is_followed)| *is_followed);
@@ -235,6 +236,7 @@ impl<'a, 'w> Crawl<'a, 'w> {
                 return Ok(());
             }
         };
+        known.digest = Some(blake3::hash(&bytes).to_hex().to_string());
         let mut source = url.clone();
         if name.extension().is_some_and(|ending| ending == "html") {
             // What is no page is said so when it is read.
@@ -245,7 +247,7 @@ impl<'a, 'w> Crawl<'a, 'w> {
                     self.follow(found.iter().cloned(), links);
                     known.links = self.worth_noting(found);
                 }
-                let Some(own) = self.own_address(&url, &read) else { return Ok(()) };
+                let Some(own) = self.own_address(&url, &read, &known) else { return Ok(()) };
                 source = own;
             }
         } else if is_first && let Some(entries) = feed::entries(&bytes, &url) {
@@ -297,15 +299,16 @@ impl<'a, 'w> Crawl<'a, 'w> {
 
     /// The address that a page of this site says it is of, where that is of the site, too; `None` where the page has come or will come under
     /// that one.
-    fn own_address(&mut self, url: &Url, read: &Links) -> Option<Url> {
+    fn own_address(&mut self, url: &Url, read: &Links, page: &memory::Page) -> Option<Url> {
         let canonical = read.canonical.as_deref().and_then(|canonical| url.join(canonical).ok());
         let Some(mut own) = canonical.filter(|own| self.scope.has(own) && own.scheme() == url.scheme()) else {
             return Some(url.clone());
         };
         own.set_fragment(None);
         let is_known = self.frontier.knows(own.as_str());
+        let says_the_same = self.noted.get(own.as_str()).is_some_and(|noted| noted.digest == page.digest);
         // Some sites say of all pages that they are the first one.
-        if own == *url || (is_known && !is_same_place(&own, url)) {
+        if own == *url || (is_known && !says_the_same && !is_same_place(&own, url)) {
             return Some(url.clone());
         }
         // The same page under another address.

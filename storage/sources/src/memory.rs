@@ -28,6 +28,8 @@ pub struct Page {
     /// What the server knows its state by.
     pub etag: Option<String>,
     pub modified: Option<String>,
+    /// What tells whether another page says the same.
+    pub digest: Option<String>,
     /// Where it leads.
     pub links: Vec<String>,
 }
@@ -64,7 +66,12 @@ mod tests {
         let path = folder.path().join("a.json");
         let mut memory = Memory::read(&path, "one way");
         assert_eq!(memory, Memory { reading: "one way".into(), ..Memory::default() });
-        let page = Page { etag: Some("\"x\"".into()), modified: None, links: vec!["https://a.example/b".into()] };
+        let page = Page {
+            etag: Some("\"x\"".into()),
+            modified: None,
+            digest: None,
+            links: vec!["https://a.example/b".into()],
+        };
         memory.pages.insert("https://a.example/a".into(), page);
         memory.write(&path).unwrap();
         assert_eq!(Memory::read(&path, "one way"), memory);
