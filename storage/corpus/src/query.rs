@@ -32,8 +32,7 @@ pub(super) const MIN_CANDIDATES: usize = 100;
 /// ranking can still come out on top when the other has it first. A constant number for up to 50 hits also means that asking
 /// for more of them changes nothing about the first.
 pub(super) const CANDIDATES_PER_HIT: usize = 2;
-/// Where so many of them have the same texts, or the same score, that hits are missing, each search is asked for this many times more, up to a
-/// number.
+/// Where so many of them have the same texts that hits are missing, each search is asked for this many times more, up to a number.
 pub(super) const DEEPER: usize = 4;
 pub(super) const MAX_CANDIDATES: usize = 10_000;
 /// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
@@ -71,21 +70,20 @@ impl Briefs {
 }
 
 /// The best `depth` of what a search has, the same ones every time. Of several with one score LanceDB gives those that came first, and its
-/// parts search side by side. So where too few stand before those that tie with the last one, it is `asked` for all of these, and the lowest
-/// rows are taken; else [`Candidates::rank`](super::candidates::Candidates::rank) leaves them out.
+/// parts search side by side. Where enough stand before those that tie with the last one, [`leave_out_chance`] leaves these out; where too few
+/// do, more are `asked` for, once, and the lowest rows are taken. Of more than [`MAX_CANDIDATES`] that tie it stays chance.
 async fn best_of<F: Future<Output = Result<Rows>>>(depth: usize, asked: impl Fn(usize) -> F) -> Result<Rows> {
-    let mut limit = depth;
-    loop {
-        let mut found = asked(limit).await?;
+    let best_first = |mut found: Rows| {
         found.sort_by(|(a, a_score), (b, b_score)| b_score.total_cmp(a_score).then(a.cmp(b)));
-        let is_whole =
-            found.len() < limit || before_the_cut(&found, limit).is_some_and(|before| before >= wanted(depth));
-        if is_whole || limit >= MAX_CANDIDATES {
-            found.truncate(depth);
-            return Ok(found);
-        }
-        limit = (limit * DEEPER).min(MAX_CANDIDATES);
+        found
+    };
+    let found = best_first(asked(depth).await?);
+    if before_the_cut(&found, depth).is_none_or(|before| before >= wanted(depth)) {
+        return Ok(found);
     }
+    let mut more = best_first(asked(MAX_CANDIDATES.max(depth)).await?);
+    more.truncate(depth);
+    Ok(more)
 }
 
 /// For how many hits a search asks for `depth` candidates.
@@ -137,17 +135,16 @@ pub(super) async fn nearest(
     }
     let query = nearest_query(collection, snapshot, (vector, filter), probes)?;
     let query = &query.select(Select::columns(&["_distance"])).with_row_id();
-    best_of(depth, |limit| async move {
+    let ask = |limit| async move {
         let ran = caught("search the vectors", collection.run(query.clone().limit(limit))).await;
         let batches = ran.inspect_err(|_| collection.broken.vectors.store(true, Ordering::Release))?;
-        let mut found = Vec::new();
-        for batch in batches {
-            let similarities = scores(&batch, "_distance")?.into_iter().map(|distance| 1.0 - distance);
-            found.extend(row_numbers(&batch)?.zip(similarities));
-        }
-        Ok(found)
-    })
-    .await
+        rows(&batches, "_distance", |distance| 1.0 - distance)
+    };
+    match probes {
+        // It is told and forgotten: what comes last decides.
+        Probes::First(_) => ask(depth).await,
+        Probes::Last => best_of(depth, ask).await,
+    }
 }
 
 /// What LanceDB is asked for [`nearest`], but for how many and which columns.
@@ -184,14 +181,18 @@ pub(super) async fn matching(
     best_of(depth, |limit| async move {
         let ran = caught("search the words", collection.run(query.clone().limit(limit))).await;
         let batches = ran.inspect_err(|_| collection.broken.words.store(true, Ordering::Release))?;
-        let mut found = Vec::new();
-        for batch in batches {
-            let bm25 = scores(&batch, "_score")?;
-            found.extend(row_numbers(&batch)?.zip(bm25));
-        }
-        Ok(found)
+        rows(&batches, "_score", |bm25| bm25)
     })
     .await
+}
+
+/// What a search found: rows, and what the column says of each.
+fn rows(batches: &[RecordBatch], column: &str, score: impl Fn(f32) -> f32) -> Result<Rows> {
+    let mut found = Rows::new();
+    for batch in batches {
+        found.extend(row_numbers(batch)?.zip(scores(batch, column)?.into_iter().map(&score)));
+    }
+    Ok(found)
 }
 
 /// What LanceDB is asked for [`matching`], but for how many and which columns.
@@ -310,9 +311,9 @@ mod tests {
             // Cut within those that tie, behind enough that do not, and behind too few.
             (&[(2.0, 60), (1.0, 70)], 1, 60, Some(1.0)),
             (&[(2.0, 20), (1.0, 150)], 2, 100, Some(1.0)),
-            (&[(2.0, 20), (1.0, 500), (0.5, 1)], 3, 100, Some(1.0)),
+            (&[(2.0, 20), (1.0, 500), (0.5, 1)], 2, 100, Some(1.0)),
             // More of them than are ever asked for.
-            (&[(1.0, 20_000)], 5, 100, Some(1.0)),
+            (&[(1.0, 20_000)], 2, 100, Some(1.0)),
         ] {
             let mut found = Vec::new();
             for turn in [0, 7, 111] {

@@ -10,7 +10,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, path::Path as Key};
 use ragstone_documents::{MAX_FILE_BYTES, is_read};
 use ragstone_storage::tier::object::{ConnectionOptions, ObjectOptions, connect};
 
-use super::crawl::keep;
+use super::keep::keep;
 use super::{Fetched, FetchedFile, Progress, Wanted, memory, name, refused, unreachable};
 use ragstone_env::Result;
 

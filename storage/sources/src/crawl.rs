@@ -1,7 +1,7 @@
 //! Fetches the pages of a site: what its first page leads to, what its lists name, and what is stored of it.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use chrono::DateTime;
@@ -11,12 +11,13 @@ use url::Url;
 
 use super::client::{Answer, Client, Page};
 use super::frontier::Frontier;
+use super::keep::keep;
 use super::memory;
 use super::robots::Robots;
 use super::scope::is_file;
 use super::site::Site;
 use super::{Fetched, FetchedFile, Progress, Wanted, feed, name};
-use ragstone_env::{Error, Result};
+use ragstone_env::Result;
 
 /// Of what is asked for many an address is no page: so many a page may be.
 const ASKED_PER_PAGE: usize = 10;
@@ -84,7 +85,8 @@ impl<'a, 'w> Crawl<'a, 'w> {
             crawl.read_sitemaps().await;
         }
         let is_whole = crawl.visit_all(&start).await?;
-        if is_whole && !crawl.is_feed {
+        // What lies further than somebody wanted to look stays as it is.
+        if is_whole && !crawl.is_feed && crawl.wanted.bounds.depth.is_none() {
             crawl.look_for_stored(&start).await?;
         }
         // One that came under this address is there, whatever another address of it said.
@@ -391,29 +393,6 @@ fn in_utf_8(bytes: Vec<u8>, media: Option<&str>) -> Vec<u8> {
         },
         None => bytes,
     }
-}
-
-/// Writes what was fetched to a file of its name, with the time when it was changed last.
-pub async fn keep(
-    folder: &Path,
-    name: &Path,
-    source: &str,
-    bytes: &[u8],
-    changed: Option<SystemTime>,
-) -> Result<PathBuf> {
-    let place = folder.join(name);
-    let free = |path: &Path| std::fs::symlink_metadata(path).is_err();
-    // A page that has pages below it: one name cannot be a file and a folder.
-    let ending = name.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    let other = folder.join(format!("{}.{ending}", &blake3::hash(source.as_bytes()).to_hex()[..32]));
-    let made = place.parent().map(std::fs::create_dir_all).transpose();
-    let path = if made.is_ok() && free(&place) { place } else { other };
-    let failed = |error| Error::io("cannot write", &path, error);
-    tokio::fs::write(&path, bytes).await.map_err(failed)?;
-    let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
-    // For filters, and so that a page whose time nobody told is the same the next time: none is left out for it.
-    let _ = file.set_modified(changed.unwrap_or(SystemTime::UNIX_EPOCH));
-    Ok(path)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod client;
 mod crawl;
 mod feed;
 mod frontier;
+mod keep;
 mod memory;
 mod name;
 pub mod private;
