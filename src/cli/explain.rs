@@ -26,6 +26,9 @@ pub struct Args {
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
+    /// Take path:, folder:, file:, name:, after: and before: in the question for words, not for filters
+    #[arg(long)]
+    plain: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -37,8 +40,14 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         let collection = Some(documents::collection(client, args.collection.as_deref()).await?);
         // A prompt is shown, whatever is in it.
         let on_nothing_found = Some(OnNothingFound::AsUsual);
-        let extension =
-            Extension { collection, top_k: args.top_k, explain: true, on_nothing_found, ..Extension::default() };
+        let extension = Extension {
+            collection,
+            top_k: args.top_k,
+            explain: true,
+            on_nothing_found,
+            qualifiers: !args.plain,
+            ..Extension::default()
+        };
         let (max_tokens, temperature) = (Some(1), Some(0.0));
         let generation =
             GenerationRequest { ragstone: Some(extension), max_tokens, temperature, ..GenerationRequest::default() };

@@ -367,6 +367,23 @@ async fn calls_thoughts_and_what_was_asked_pass_through() {
         (&asked["messages"][2]["content"], &asked["messages"][2]["tool_call_id"]),
         (&json!("a town"), &call["id"])
     );
+    // A stop text that the engine names, in the words of who asked; and no bound where none was meant.
+    engine.events(&[
+        json!({ "choices": [{ "delta": { "content": "Tarn" }, "finish_reason": "stop", "stop_reason": "</a>" }] }),
+    ]);
+    let body = json!({ "messages": messages, "max_tokens": 9, "stop_sequences": ["</a>"] });
+    let answer = service.ask("/v1/messages", &body).await;
+    assert_eq!((&answer["stop_reason"], &answer["stop_sequence"]), (&json!("stop_sequence"), &json!("</a>")));
+    engine.events(&[delta(json!({ "content": "Tarn" }), Some("stop"))]);
+    service.ask("/api/chat", &json!({ "messages": messages, "stream": false })).await;
+    assert!(engine.last_asked().get("max_tokens").is_none(), "{}", engine.last_asked());
+    // A call that was cut off is none.
+    engine.events(&[
+        delta(json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "name": "find", "arguments": "{\"q\": \"ta" } }] }), Some("length")),
+    ]);
+    let answer = service.ask(CHAT, &json!({ "messages": messages, "tools": tools, "max_tokens": 3 })).await;
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["message"]["tool_calls"], &choice["finish_reason"]), (&Value::Null, &json!("length")));
     // Several answers are several requests, each with a seed of its own.
     for said in ["a", "b"] {
         engine.events(&[delta(json!({ "content": said }), Some("stop"))]);
@@ -415,6 +432,10 @@ async fn what_an_engine_refuses_breaks_off_or_holds_up_is_one_clear_error() {
     brief["ragstone"]["deadline_s"] = 1.into();
     let (status, answer) = service.post(CHAT, &brief).await;
     assert_eq!(status, 504, "{answer}");
+    engine.left.notified().await;
+    // Also where it stalls within an error.
+    engine.say(503, "{\"error\": {", true);
+    assert_eq!(service.post(CHAT, &brief).await.0, 504);
     engine.left.notified().await;
     // So it does when whoever asked leaves.
     engine.say(200, begun, true);

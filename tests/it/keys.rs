@@ -270,6 +270,14 @@ async fn every_path_wants_its_role() {
     );
     assert!(error_message(&error).contains("Authorization: Bearer"), "{error}");
     assert_eq!(service.get("/v1/nowhere").await.0, 404);
+    // Official clients read their own protocol's form alone.
+    for (path, status, at) in
+        [("/api/chat", 401, "/error"), ("/api/pull", 404, "/error"), ("/v1/messages", 401, "/error/message")]
+    {
+        let (got, text) = send(&service, Method::POST, path, As::Nobody, &json!({})).await;
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert!(got == status && error.pointer(at).is_some_and(Value::is_string), "{path}: {got} {text}");
+    }
     let (status, error) = send(&service, Method::PATCH, "/v1/collections", As::Nobody, &Value::Null).await;
     assert_eq!(status, 405, "{error}");
 }

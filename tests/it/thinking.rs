@@ -107,6 +107,10 @@ async fn a_model_is_kept_from_thinking_in_every_protocol() {
         let stored = usage["cache_read_input_tokens"].as_u64().unwrap_or(0);
         counts.sum::<u64>() + stored
     };
+    // What is sent with every message is sent with the question for its tokens.
+    let effort = json!({ "output_config": { "effort": "low" }, "output_format": null, "stop_sequences": ["x"] });
+    let counted = service.ask("/v1/messages/count_tokens", &chat(effort)).await;
+    assert!(counted["input_tokens"].as_u64().is_some_and(|count| count > 0), "{counted}");
     let plain = tokens(openai, chat(json!({}))).await;
     let less = [
         tokens(openai, chat(json!({ "chat_template_kwargs": { "enable_thinking": false } }))).await,

@@ -352,5 +352,15 @@ async fn compute(workers: &Workers, whose: &Whose, segments: Arc<[Segment]>, fou
     let planned_in = ran.prefill.plan.epoch.min(found_in);
     let keys = ran.prefill.fresh.iter().map(|segment| segment.key).collect();
     let keep = FreshKv { tenant: tenant.clone(), segments: ran.prefill.fresh, planned_in };
-    workers.evictor.ask(keep, DEADLINE).await.map(|()| keys)
+    if *urgency == Urgency::Background {
+        return workers.evictor.ask(keep, DEADLINE).await.map(|()| keys);
+    }
+    // Somebody waits, and does not need it: what is not filed is computed with the prompt.
+    match workers.evictor.ask(keep, deadline.saturating_duration_since(Instant::now())).await {
+        Ok(()) => Ok(keys),
+        Err(error) => {
+            tracing::warn!(%error, "a module was computed and not kept");
+            Ok(Vec::new())
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod rounds;
 mod search;
 mod upstream;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use ragstone_env::{Env, Stopwatch};
@@ -81,6 +82,8 @@ pub(crate) struct Pipeline {
     pub admission: Places,
     /// Turns at questions until their first token.
     pub beginning: Turns,
+    /// Turns of prompts that ask the language model after a passage.
+    pub judging: Turns,
     pub retriever: Supervised<Retriever>,
     /// What puts passages in order where that is asked for; `None`: the language model does.
     pub reranker: Option<CrossReranker>,
@@ -121,6 +124,8 @@ struct Asking {
     constraint: Option<Arc<Constraint>>,
     task: Task,
     meter: Arc<Meter>,
+    /// What its prompts took of the engine's time so far: the answer's, and those of verdicts and of rounds before it.
+    computed_us: Arc<AtomicU64>,
 }
 
 /// A prompt that was prefilled.
@@ -181,7 +186,8 @@ impl Pipeline {
             _ => self.store.epoch(),
         };
         let (meter, task) = (self.meter(question.caller), Task::Answer);
-        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint, task, meter };
+        let (question, computed_us) = (Arc::new(question), Arc::default());
+        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let reached = match before {
@@ -199,7 +205,7 @@ impl Pipeline {
         };
         let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds } =
             found;
-        turn.took(prefilled.sequence.prefill.computing_ms);
+        turn.took(asking.computed_us.load(Ordering::Relaxed) as f64 / 1e3);
         drop(turn);
 
         let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);
@@ -257,6 +263,7 @@ impl Pipeline {
         self.encode_modules(asking, &segments).await?;
         let fuse = tracing::info_span!("fuse", prompt_tokens = prompt_tokens as i64);
         let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
+        asking.computed_us.fetch_add((sequence.prefill.computing_ms * 1e3) as u64, Ordering::Relaxed);
         Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, arranged, sequence })
     }
 

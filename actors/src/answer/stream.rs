@@ -215,7 +215,10 @@ impl AnswerStream {
                 self.meter.prompt(u64::from(usage.prompt_tokens));
                 self.report = std::mem::take(&mut self.report).with_usage(usage);
             }
-            Heard::End(reason) => self.finish(reason),
+            Heard::End(reason, stop) => {
+                self.text.stop.met = stop;
+                self.finish(reason);
+            }
         }
         Ok(())
     }

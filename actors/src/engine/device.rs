@@ -156,6 +156,9 @@ impl<B: Backend> Device<B> {
             let owner = present.number(&sequence.party);
             views.push(view(sequence, owner, rows));
         }
+        for view in views.iter().filter(|view| !view.background && view.to_compute > 0) {
+            present.wants(view.owner);
+        }
         let served = self.shares.of(&present);
         let limits = Limits {
             rows,

@@ -49,19 +49,33 @@ pub(super) struct Owner {
 /// Numbers whoever is there.
 #[derive(Default)]
 pub(super) struct Present {
-    callers: Vec<Caller>,
-    parties: Vec<Party>,
+    callers: Vec<Here<Caller>>,
+    parties: Vec<Here<Party>>,
+}
+
+/// One who is there.
+struct Here<K> {
+    key: K,
+    /// Whether a prompt of theirs would take rows now, for an answer.
+    wants: bool,
 }
 
 impl Present {
     pub(super) fn number(&mut self, party: &Party) -> Owner {
         Owner { caller: number(&mut self.callers, &party.caller), tenant: number(&mut self.parties, party) }
     }
+
+    /// A prompt of theirs would take rows now, for an answer.
+    pub(super) fn wants(&mut self, Owner { caller, tenant }: Owner) {
+        if let (Some(caller), Some(party)) = (self.callers.get_mut(caller), self.parties.get_mut(tenant)) {
+            (caller.wants, party.wants) = (true, true);
+        }
+    }
 }
 
-fn number<K: PartialEq + Clone>(known: &mut Vec<K>, key: &K) -> usize {
-    known.iter().position(|other| other == key).unwrap_or_else(|| {
-        known.push(key.clone());
+fn number<K: PartialEq + Clone>(known: &mut Vec<Here<K>>, key: &K) -> usize {
+    known.iter().position(|other| other.key == *key).unwrap_or_else(|| {
+        known.push(Here { key: key.clone(), wants: false });
         known.len() - 1
     })
 }
@@ -81,7 +95,8 @@ impl Shares {
     }
 }
 
-/// One that was away begins where the one of its group that was served least stands now: nobody saves up.
+/// Nobody saves up (start-time fair queueing): one that was away, or is there without a prompt, begins where the one of its group stands that wants
+/// rows and was given least.
 struct Ledger<K>(HashMap<K, u64>);
 
 impl<K> Default for Ledger<K> {
@@ -91,15 +106,23 @@ impl<K> Default for Ledger<K> {
 }
 
 impl<K: Eq + Hash + Clone> Ledger<K> {
-    fn of<G: PartialEq>(&mut self, present: &[K], group: impl Fn(&K) -> G) -> Vec<u64> {
-        let least = |of: &K| {
+    fn of<G: PartialEq>(&mut self, present: &[Here<K>], group: impl Fn(&K) -> G) -> Vec<u64> {
+        let known = |of: &K, who: fn(&Here<K>) -> bool| {
             let group_of = group(of);
-            let others = present.iter().filter(|key| group(key) == group_of);
-            others.filter_map(|key| self.0.get(key).copied()).min().unwrap_or(0)
+            let others = present.iter().filter(|other| who(other) && group(&other.key) == group_of);
+            others.filter_map(|other| self.0.get(&other.key).copied()).collect::<Vec<_>>()
         };
-        let given: Vec<u64> =
-            present.iter().map(|key| self.0.get(key).copied().unwrap_or_else(|| least(key))).collect();
-        self.0 = present.iter().cloned().zip(given.iter().copied()).collect();
+        let given = |Here { key, wants }: &Here<K>| {
+            let least = known(key, |other| other.wants).into_iter().min();
+            match (self.0.get(key), least) {
+                (Some(own), Some(least)) if !wants => least.max(*own),
+                (Some(own), _) => *own,
+                (None, Some(least)) => least,
+                (None, None) => known(key, |_| true).into_iter().max().unwrap_or(0),
+            }
+        };
+        let given: Vec<u64> = present.iter().map(given).collect();
+        self.0 = present.iter().map(|here| here.key.clone()).zip(given.iter().copied()).collect();
         given
     }
 
@@ -135,5 +158,35 @@ mod tests {
         assert_eq!(other, Owner { caller: 1, tenant: 2 });
         shares.of(&Present::default());
         assert_eq!(shares.of(&present).callers, [0, 0], "all were away");
+    }
+
+    /// Else a caller that comes with long prompts has all rows until it has had as many as one that had long ones for ten minutes.
+    #[test]
+    fn whoever_only_decodes_saves_nothing_up_for_itself_or_for_newcomers() {
+        let party = |number: u8| Party { caller: Caller::of([127, 0, 0, number].into()), tenant: "".into() };
+        let mut shares = Shares::default();
+        let mut given = |callers: &[(u8, bool, u64)]| {
+            let mut present = Present::default();
+            for (number, wants, _) in callers {
+                let owner = present.number(&party(*number));
+                if *wants {
+                    present.wants(owner);
+                }
+            }
+            let served = shares.of(&present);
+            assert_eq!(served.callers.len(), callers.len());
+            for (number, _, rows) in callers {
+                shares.add(&party(*number), *rows);
+            }
+            served.callers
+        };
+        for _ in 0..1000 {
+            // One decodes, one has long prompts.
+            given(&[(1, false, 1), (2, true, 500)]);
+        }
+        let served = given(&[(1, false, 1), (2, true, 500), (3, true, 500)]);
+        assert_eq!((served[1], served[2]), (500_000, 500_000), "the newcomer stands where the one with prompts does");
+        let served = given(&[(1, true, 500), (2, true, 500)]);
+        assert!(served[0] >= 499_000, "and so does the one that decoded, now that it has long ones, too: {served:?}");
     }
 }

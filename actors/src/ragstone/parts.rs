@@ -50,6 +50,9 @@ use crate::upkeep::warm::Warmer;
 use crate::upstream::Upstream;
 use crate::worker::Supervised;
 
+/// Of the engine's queue, the part that prompts may have that ask after passages: a question has one place there, and hundreds of these.
+const PARTS_FOR_VERDICTS: usize = 4;
+
 /// Everything that was opened, ready to be put to work.
 pub(super) struct Parts {
     pub settings: Settings,
@@ -88,6 +91,7 @@ impl Parts {
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
             beginning: Turns::at_questions(queued, begun_at_once(&model, settings.max_batch), env.clone()),
+            judging: Turns::new(queued / PARTS_FOR_VERDICTS, env.clone()),
             assembler,
             engine: engine.clone(),
             manner: Manner::of(upstream.is_none().then(|| model.config()), settings.top_k),

@@ -13,7 +13,7 @@
 //! that it may read, so that nobody keeps or learns anything by what others have. Whoever has the very text of another can still have that one's KV
 //! computed again, by adding the text and deleting it.
 
-mod elsewhere;
+pub(crate) mod elsewhere;
 mod naming;
 mod preview;
 mod settling;

@@ -114,9 +114,11 @@ impl Node {
     pub async fn ask(&self, endpoint: Endpoint, body: &Value, deadline: Instant) -> Result<Answering> {
         let running = Running::at(&self.running);
         let url = format!("{}{}", self.base, endpoint.path());
-        let sent = timeout_at(deadline, self.client.post(url).json(body).send()).await;
-        let response = sent.map_err(|_| deadline_error())?.map_err(|error| self.unreachable(&error))?;
-        let response = self.check(response).await?;
+        let asked = async {
+            let sent = self.client.post(url).json(body).send().await;
+            self.check(sent.map_err(|error| self.unreachable(&error))?).await
+        };
+        let response = timeout_at(deadline, asked).await.map_err(|_| deadline_error())??;
         let (bytes, reply) = (Box::pin(response.bytes_stream()), Reply::new(endpoint));
         Ok(Answering { bytes, reply, base: self.base.clone(), deadline, _running: running })
     }
@@ -127,7 +129,9 @@ impl Node {
             return Ok(response);
         }
         let status = response.status().as_u16();
-        Err(refused(&self.base, status, &error_text(&beginning(response).await)))
+        // One that stalls within its error is not waited for: another may answer.
+        let said = tokio::time::timeout(2 * CONNECT, beginning(response)).await.unwrap_or_default();
+        Err(refused(&self.base, status, &error_text(&said)))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {

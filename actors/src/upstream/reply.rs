@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::request::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,8 +25,8 @@ pub enum Heard {
     Token(TokenEvent),
     /// What it took; comes before the end, and from some engines not at all.
     Usage(UpstreamUsage),
-    /// Why it ended; the last part.
-    End(FinishReason),
+    /// Why it ended, and which of the request's stop texts ended it, where the engine says so; the last part.
+    End(FinishReason, Option<String>),
 }
 
 /// What an engine says an answer took.
@@ -49,6 +49,7 @@ pub(super) struct Reply {
     calls: Vec<Call>,
     is_thinking: bool,
     finish: Option<FinishReason>,
+    stop: Option<String>,
     has_ended: bool,
 }
 
@@ -56,6 +57,21 @@ pub(super) struct Reply {
 struct Call {
     name: String,
     arguments: String,
+}
+
+impl Call {
+    /// As models write it. What was cut off, or is no object, is not made into a call that nobody made: it is written as it came, so that whoever
+    /// reads calls finds none.
+    fn written(&self) -> String {
+        let name = Value::from(self.name.as_str());
+        match self.arguments.trim() {
+            "" => format!("{{\"name\":{name},\"arguments\":{{}}}}"),
+            arguments => match serde_json::from_str::<Map<String, Value>>(arguments) {
+                Ok(arguments) => format!("{{\"name\":{name},\"arguments\":{}}}", Value::Object(arguments)),
+                Err(_) => format!("{{\"name\":{name},\"arguments\":{arguments}"),
+            },
+        }
+    }
 }
 
 impl Reply {
@@ -67,6 +83,7 @@ impl Reply {
             calls: Vec::new(),
             is_thinking: false,
             finish: None,
+            stop: None,
             has_ended: false,
         }
     }
@@ -157,6 +174,9 @@ impl Reply {
         if let Some(reason) = choice["finish_reason"].as_str() {
             // `stop`, `tool_calls`, `content_filter`, and what engines add: the model said what it said.
             self.finish = Some(if reason == "length" { FinishReason::Length } else { FinishReason::Stop });
+            // vLLM's name and SGLang's; a number is a token.
+            let stop = choice["stop_reason"].as_str().or_else(|| choice["matched_stop"].as_str());
+            self.stop = stop.map(str::to_owned);
         }
         if event["usage"].is_object() {
             let usage = usage(&event["usage"]);
@@ -205,7 +225,10 @@ impl Reply {
 
     /// Tokens with log-probabilities: their texts are the delta's, but where one ends within a character.
     fn tokens(&mut self, text: &str, tokens: &[Value]) {
-        self.end_thought();
+        // Those of a thought come without a text.
+        if !text.is_empty() {
+            self.end_thought();
+        }
         let texts: Vec<&str> = tokens.iter().map(|token| token["token"].as_str().unwrap_or_default()).collect();
         let is_whole = texts.concat() == text;
         let last = tokens.len() - 1;
@@ -250,15 +273,13 @@ impl Reply {
     fn end(&mut self) {
         self.end_thought();
         for call in std::mem::take(&mut self.calls) {
-            let arguments = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-            let call = json!({ "name": call.name, "arguments": arguments });
-            self.say(&format!("<tool_call>\n{call}\n</tool_call>"));
+            self.say(&format!("<tool_call>\n{}\n</tool_call>", call.written()));
         }
         // What it took comes behind what it said.
         let usage =
             self.ready.iter().position(|heard| matches!(heard, Heard::Usage(_))).and_then(|at| self.ready.remove(at));
         self.ready.extend(usage);
-        self.ready.push_back(Heard::End(self.finish.unwrap_or(FinishReason::Stop)));
+        self.ready.push_back(Heard::End(self.finish.unwrap_or(FinishReason::Stop), self.stop.take()));
         self.has_ended = true;
     }
 }
@@ -342,13 +363,13 @@ mod tests {
         for size in [1, 7, 4096] {
             let heard = hear(Endpoint::Chat, &events, size).unwrap();
             assert_eq!(text(&heard), "Zürich, 1848");
-            assert_eq!(heard[heard.len() - 2..], [Heard::Usage(usage), Heard::End(FinishReason::Length)]);
+            assert_eq!(heard[heard.len() - 2..], [Heard::Usage(usage), Heard::End(FinishReason::Length, None)]);
         }
         let plain = [r#"{"choices":[{"text":"a b","finish_reason":"stop"}]}"#, "[DONE]"];
         let heard = hear(Endpoint::Completions, &plain, 5).unwrap();
         assert_eq!(
             heard,
-            [Heard::Text("a b".into()), Heard::End(FinishReason::Stop)],
+            [Heard::Text("a b".into()), Heard::End(FinishReason::Stop, None)],
             "an engine may keep to itself what it took"
         );
     }
@@ -377,7 +398,53 @@ mod tests {
         let parsed =
             parsed(&text(&heard)).replace("{\"arguments\":{},\"name\":\"now\"}", "{\"name\":\"now\",\"arguments\":{}}");
         assert_eq!(parsed, expected);
-        assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Stop)));
+        assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Stop, None)));
+    }
+
+    /// An agent would have run it.
+    #[test]
+    fn a_call_that_was_cut_off_is_none() {
+        for (arguments, written) in [
+            (r#"{\"paths\": [\"/tmp/a"#, "{\"name\":\"delete\",\"arguments\":{\"paths\": [\"/tmp/a"),
+            (r"[1]", "{\"name\":\"delete\",\"arguments\":[1]"),
+            (r" ", "{\"name\":\"delete\",\"arguments\":{}}"),
+        ] {
+            let call = format!(
+                r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{{"name":"delete","arguments":"{arguments}"}}}}]}},"finish_reason":"length"}}]}}"#
+            );
+            let heard = hear(Endpoint::Chat, &[&call, "[DONE]"], 9).unwrap();
+            assert_eq!(text(&heard), format!("<tool_call>\n{written}\n</tool_call>"));
+            assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Length, None)));
+        }
+    }
+
+    #[test]
+    fn a_stop_text_that_the_engine_names_is_told() {
+        for (said, stop) in [
+            (r#""stop_reason":"</answer>""#, Some("</answer>")),
+            (r#""matched_stop":"</answer>""#, Some("</answer>")),
+            (r#""stop_reason":151645"#, None),
+            (r#""stop_reason":null"#, None),
+        ] {
+            let event = format!(r#"{{"choices":[{{"delta":{{"content":"a"}},"finish_reason":"stop",{said}}}]}}"#);
+            let heard = hear(Endpoint::Chat, &[&event], 4096).unwrap();
+            assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Stop, stop.map(str::to_owned))));
+        }
+    }
+
+    /// vLLM tells the probabilities of a thought's tokens, too.
+    #[test]
+    fn a_thought_with_log_probabilities_is_one_thought() {
+        let token = |token: &str| format!(r#""logprobs":{{"content":[{{"token":"{token}","logprob":-0.5}}]}}"#);
+        let thought =
+            |text: &str| format!(r#"{{"choices":[{{"delta":{{"reasoning_content":"{text}"}},{}}}]}}"#, token(text));
+        let answer =
+            format!(r#"{{"choices":[{{"delta":{{"content":"Nine"}},{},"finish_reason":"stop"}}]}}"#, token("Nine"));
+        for size in [1, 4096] {
+            let heard = hear(Endpoint::Chat, &[&thought("Hm"), &thought("m."), &answer], size).unwrap();
+            assert_eq!(text(&heard), "<think>Hmm.</think>Nine");
+            assert_eq!(heard.iter().filter(|part| matches!(part, Heard::Token(_))).count(), 3);
+        }
     }
 
     #[test]

@@ -144,6 +144,7 @@ pub(crate) fn body(prompt: &Prompt, asked: &Asked<'_>, served: &Served) -> Value
             body.insert("prompt".into(), text.clone());
         }
     }
+    bound_length(&mut body, prompt, served);
     if served.make == Make::Vllm && !asked.salt.is_empty() {
         body.insert("cache_salt".into(), asked.salt.into());
     }
@@ -156,6 +157,23 @@ pub(crate) fn body(prompt: &Prompt, asked: &Asked<'_>, served: &Served) -> Value
     body.insert("stream".into(), true.into());
     body.insert("stream_options".into(), json!({ "include_usage": true }));
     Value::Object(body)
+}
+
+/// "As much as there is room for" (-1, or more than the context) is what engines refuse. One that is told nothing writes a message as far as there
+/// is room; a text's few tokens are asked for by their number, of which a byte of the prompt takes one at the most.
+fn bound_length(body: &mut Map<String, Value>, prompt: &Prompt, served: &Served) {
+    let context = served.context.map(|context| context as u64);
+    let is_bound = |most: &Value| most.as_u64().is_some_and(|most| most < context.unwrap_or(u64::from(u32::MAX)));
+    for name in ["max_tokens", "max_completion_tokens"] {
+        if body.get(name).is_none_or(|most| most.is_null() || is_bound(most)) {
+            continue;
+        }
+        body.remove(name);
+        let room = context.and_then(|context| context.checked_sub(prompt.bytes() as u64 + 16));
+        if let (Endpoint::Completions, Some(room @ 1..)) = (prompt.endpoint(), room) {
+            body.insert(name.into(), room.into());
+        }
+    }
 }
 
 /// Seeds that every engine takes.
@@ -272,6 +290,28 @@ mod tests {
             &served(Make::Other),
         );
         assert_eq!((&own["temperature"], &own["max_tokens"], &own["stop"]), (&json!(0.0), &json!(256), &json!(["x"])));
+    }
+
+    /// vLLM refuses what its context has no room for.
+    #[test]
+    fn as_much_as_there_is_room_for_is_left_to_the_engine() {
+        let sampling = SamplingParams::default();
+        let chat = Prompt::of_chat(&[ChatMessage::new("user", "x")], &[], None, &PromptFormat::default());
+        let text = Prompt::Text(json!("four"));
+        let asked_for = |prompt: &Prompt, most: Value, context| {
+            let said = said(json!({ "max_tokens": most }));
+            let served = Served { context, ..served(Make::Vllm) };
+            body(prompt, &asked(Some(&said), &sampling, 0), &served).get("max_tokens").cloned()
+        };
+        for context in [None, Some(4096)] {
+            assert_eq!(asked_for(&chat, json!(u32::MAX), context), None);
+            assert_eq!(asked_for(&chat, json!(-1), context), None);
+            assert_eq!(asked_for(&chat, json!(100), context), Some(json!(100)));
+        }
+        assert_eq!(asked_for(&chat, json!(4096), Some(4096)), None);
+        assert_eq!(asked_for(&text, json!(-1), Some(4096)), Some(json!(4096 - 4 - 16)));
+        assert_eq!(asked_for(&text, json!(u32::MAX), None), None);
+        assert_eq!(asked_for(&text, json!(u32::MAX), Some(20)), None, "the engine says that it is too long");
     }
 
     #[test]

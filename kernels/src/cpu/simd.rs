@@ -112,7 +112,7 @@ impl Path {
         })
     }
 
-    /// Whether products of bf16 are faster than those of f32.
+    /// Whether it has instructions for products of bf16.
     pub fn has_bf16_products(self) -> bool {
         matches!(self, Self::Amx | Self::Avx512Bf16)
     }

@@ -80,7 +80,8 @@ struct Inner {
 #[derive(Debug, Clone)]
 pub(super) struct Object {
     pub bytes: Bytes,
-    pub etag: Option<String>,
+    /// What a replacement is bound to: some stores want the one (S3, Azure), some the other (Google).
+    pub version: UpdateVersion,
     /// By the bucket's clock, in milliseconds since 1970.
     pub written_ms: u64,
 }
@@ -104,7 +105,8 @@ impl Bucket {
     }
 
     /// Creates an object twice; the second time must fail. A store that ignores `If-None-Match` loses documents of whoever writes beside
-    /// others, without a word.
+    /// others, without a word. Then replaces it twice, bound to its first version: the first time must do, and the second fail, or else leases
+    /// are nobody's or everybody's.
     async fn test_itself(&self) -> Result<()> {
         let path = Path::from(format!("self-test/{}", self.new_name()));
         self.within("try the bucket", self.0.store.put_opts(&path, "first".into(), PutMode::Create.into())).await?;
@@ -114,9 +116,13 @@ impl Bucket {
         let second =
             self.timed("try the bucket", self.0.store.put_opts(&path, "second".into(), PutMode::Create.into()));
         let second = second.await?;
+        let replaced = match second {
+            Err(_) => self.try_replacing(&path).await,
+            Ok(_) => Ok(()),
+        };
         self.remove(&path).await?;
         match second {
-            Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => Ok(()),
+            Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => replaced,
             Err(error) => Err(failed("try the bucket", error)),
             Ok(_) => Err(Error::new(
                 ErrorKind::Incompatible,
@@ -125,6 +131,27 @@ impl Bucket {
                  `corpus_url` out, and keep the corpus in the data folder of one node",
             )),
         }
+    }
+
+    async fn try_replacing(&self, path: &Path) -> Result<()> {
+        let Some(first) = self.read(path).await? else {
+            return Err(Error::new(ErrorKind::Unavailable, "an object that was created is not there; try again"));
+        };
+        if !self.replace(path, &first, "third").await? {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "an object that nobody else has was not replaced; try again",
+            ));
+        }
+        if self.replace(path, &first, "fourth").await? {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                "the bucket of `corpus_url` replaces an object that has changed since it was read (it ignores `If-Match`), so that nodes would \
+                 undo each other's work: use a store that answers 412, such as Amazon S3, MinIO or Ceph of 2024 and later; or leave \
+                 `corpus_url` out, and keep the corpus in the data folder of one node",
+            ));
+        }
+        Ok(())
     }
 
     /// LanceDB's address of the tables, and what it reaches them by.
@@ -204,8 +231,8 @@ impl Bucket {
 
     /// Replaces an object that is still as it was read; whether it was.
     pub(super) async fn replace(&self, path: &Path, seen: &Object, bytes: &str) -> Result<bool> {
-        let version = UpdateVersion { e_tag: seen.etag.clone(), version: None };
-        let put = self.0.store.put_opts(path, PutPayload::from(bytes.to_owned()), PutMode::Update(version).into());
+        let update = PutMode::Update(seen.version.clone());
+        let put = self.0.store.put_opts(path, PutPayload::from(bytes.to_owned()), update.into());
         match self.timed("replace an object", put).await {
             Ok(Ok(_)) => Ok(true),
             // A folder has no conditional put: who comes between is not told, and what this guards only saves work.
@@ -217,7 +244,17 @@ impl Bucket {
                 Ok(is_same && self.create(path, bytes).await?)
             }
             Ok(Err(StoreError::NotFound { .. })) => Ok(false),
-            _ => Ok(self.read(path).await?.is_some_and(|there| there.bytes == bytes.as_bytes())),
+            // The answer to the first attempt may have been lost.
+            put => match self.read(path).await? {
+                Some(there) if there.bytes == bytes.as_bytes() => Ok(true),
+                // Nobody came between: it is no refusal, and would be the same the next time.
+                Some(there) if there.bytes == seen.bytes => Err(match put {
+                    Ok(Err(error)) => failed("replace an object", error),
+                    Ok(Ok(_)) => Error::new(ErrorKind::Unavailable, "an object that was replaced is as it was"),
+                    Err(error) => error,
+                }),
+                _ => Ok(false),
+            },
         }
     }
 
@@ -229,7 +266,11 @@ impl Bucket {
             Ok((meta, got.bytes().await?))
         };
         match self.timed("read an object", got).await? {
-            Ok((meta, bytes)) => Ok(Some(Object { bytes, written_ms: written_ms(&meta), etag: meta.e_tag })),
+            Ok((meta, bytes)) => {
+                let written_ms = written_ms(&meta);
+                let version = UpdateVersion { e_tag: meta.e_tag, version: meta.version };
+                Ok(Some(Object { bytes, version, written_ms }))
+            }
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed("read an object", error)),
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::bucket::{pointer_of, remove_pointer};
+use super::bucket::{Pointers, pointer_of, remove_pointer};
 use super::disk::{caught, io_failed};
 use super::folders::{self, State, advice};
 use super::naming::{Stage, tenant_of, unknown};
@@ -238,8 +238,13 @@ impl Corpus {
         let folder = match &self.inner.home {
             Home::Folder(folder) => folder,
             Home::Bucket(bucket, _) => {
-                if let Some(id) = pointer_of(bucket, name).await? {
-                    remove_pointer(bucket, name, &id).await?;
+                match pointer_of(bucket, name).await {
+                    Ok(Some(id)) => remove_pointer(bucket, name, &id).await?,
+                    Ok(None) => {}
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        Pointers::remove_unreadable(bucket, name).await?;
+                    }
+                    Err(error) => return Err(error),
                 }
                 self.inner.damaged.forget(name);
                 return Ok(true);

@@ -10,12 +10,14 @@
 //! {"type": "and" | "or", "filters": [...]}
 //! {"type": "not", "filter": {...}}
 //! ```
-//! Equal means: the same text, or the same number, where a text that is a number equals it. Order is that of numbers where both are ones, or
-//! that of the bytes of two texts, which is the order of dates as ISO 8601 writes them. An entry that is a list is met by any of its
-//! elements. `ne` and `nin` are the opposites of `eq` and `in`, so that they are also met where there is no such entry.
+//! Equal means: the same text, or the same number, where a text that is a number equals it. Two integers are the same only if all of their
+//! digits are, however many there are; 1 is the same as 1.0. Order is that of numbers where both are ones, or that of the bytes of two
+//! texts, which is the order of dates as ISO 8601 writes them. An entry that is a list is met by any of its elements. `ne` and `nin` are the
+//! opposites of `eq` and `in`, so that they are also met where there is no such entry.
 //!
 //! A filter is evaluated, never written as SQL: no text in it has a meaning but its own.
 
+mod number;
 mod predicate;
 mod qualifiers;
 #[cfg(test)]
@@ -30,6 +32,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use self::number::Number;
 pub(super) use self::predicate::predicate;
 pub use self::qualifiers::{Qualified, qualified};
 use crate::{Error, ErrorKind, Result};
@@ -60,7 +63,7 @@ struct Parsed {
 #[derive(Debug, Clone, PartialEq)]
 enum Scalar {
     Text(String),
-    Number(f64),
+    Number(Number),
     Bool(bool),
 }
 
@@ -196,20 +199,15 @@ impl Order {
     }
 }
 
-/// A text that is a number, read as one. `nan` and `inf` are words.
-fn number(text: &str) -> Option<f64> {
-    text.trim().parse().ok().filter(|number: &f64| number.is_finite())
-}
-
 /// Two texts are equal where they are the same text: `007` is not `7`.
 fn equal(value: &Value, wanted: &Scalar) -> bool {
     match (value, wanted) {
         (Value::String(text), Scalar::Text(wanted)) => text == wanted,
-        (Value::String(text), Scalar::Number(wanted)) => number(text) == Some(*wanted),
+        (Value::String(text), Scalar::Number(wanted)) => Number::read(text) == Some(*wanted),
         (Value::String(text), Scalar::Bool(wanted)) => text.parse() == Ok(*wanted),
-        (Value::Number(value), Scalar::Number(wanted)) => value.as_f64() == Some(*wanted),
+        (Value::Number(value), Scalar::Number(wanted)) => Number::of(value) == Some(*wanted),
         (Value::Number(value), Scalar::Text(wanted)) => {
-            value.as_f64().is_some_and(|value| number(wanted) == Some(value))
+            Number::of(value).is_some_and(|value| Number::read(wanted) == Some(value))
         }
         (Value::Bool(value), Scalar::Bool(wanted)) => value == wanted,
         (Value::Bool(value), Scalar::Text(wanted)) => wanted.parse() == Ok(*value),
@@ -220,13 +218,13 @@ fn equal(value: &Value, wanted: &Scalar) -> bool {
 /// `None` where there is no order between them.
 fn compare(value: &Value, bound: &Scalar) -> Option<Ordering> {
     let as_number = match value {
-        Value::Number(value) => value.as_f64(),
-        Value::String(text) => number(text),
+        Value::Number(value) => Number::of(value),
+        Value::String(text) => Number::read(text),
         _ => None,
     };
     let bound_number = match bound {
         Scalar::Number(bound) => Some(*bound),
-        Scalar::Text(bound) => number(bound),
+        Scalar::Text(bound) => Number::read(bound),
         Scalar::Bool(_) => None,
     };
     match (as_number, bound_number, value, bound) {
@@ -342,10 +340,9 @@ fn key(given: &Value, at: &str) -> Result<String> {
 }
 
 fn scalar(given: &Value, at: &str) -> Result<Scalar> {
-    let number = |number: &serde_json::Number| number.as_f64().map(Scalar::Number);
     let scalar = match given {
         Value::String(text) if text.len() <= MAX_VALUE_BYTES => Some(Scalar::Text(text.clone())),
-        Value::Number(given) => number(given),
+        Value::Number(given) => Number::of(given).map(Scalar::Number),
         Value::Bool(given) => Some(Scalar::Bool(*given)),
         _ => None,
     };

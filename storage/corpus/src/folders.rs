@@ -298,8 +298,8 @@ pub(super) fn damaged(name: &str, why: &str) -> Error {
 /// What to do about a damaged collection.
 pub(super) fn advice(name: &str) -> String {
     format!(
-        "nothing of it was removed, and the others are not concerned: put its files (`corpus/{}{SUFFIX}` in the data folder) back from a \
-         backup, or delete it (`ragstone collections delete {name}`) and add its documents again",
+        "nothing of it was removed, and the others are not concerned: put its files (`corpus/{}{SUFFIX}` in the data folder, or its objects \
+         in the bucket of `corpus_url`) back from a backup, or delete it (`ragstone collections delete {name}`) and add its documents again",
         table_at(name, Stage::Serving)
     )
 }

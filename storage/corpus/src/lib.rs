@@ -272,7 +272,8 @@ impl Corpus {
             || self.find_elsewhere(collection).await.is_ok()
     }
 
-    /// Documents `offset..offset + limit` of a collection, ordered by id.
+    /// Documents `offset..offset + limit` of a collection, ordered by id; fewer only at its end. Where two nodes have just added one, what comes
+    /// after it may be in two pages, and nothing is in none.
     ///
     /// # Errors
     /// `NotFound` for an unknown collection.
@@ -282,17 +283,25 @@ impl Corpus {
             return Ok(Vec::new());
         }
         let snapshot = table.snapshot().await?;
-        let order = ColumnOrdering::asc_nulls_first("document_id".to_owned());
-        let query = snapshot.table.query().only_if("ordinal = 0").order_by(Some(vec![order]));
         let columns = ["document_id", "title", "source", "passages", "metadata"];
-        let query = query.offset(offset).limit(limit).select(Select::columns(&columns));
-        let mut documents = Vec::new();
-        for batch in table.run(query).await? {
-            documents.append(&mut document_infos(&batch)?);
+        let (mut documents, mut from): (Vec<DocumentInfo>, usize) = (Vec::new(), offset);
+        loop {
+            let wanted = limit - documents.len();
+            let order = ColumnOrdering::asc_nulls_first("document_id".to_owned());
+            let query = snapshot.table.query().only_if("ordinal = 0").order_by(Some(vec![order]));
+            let query = query.offset(from).limit(wanted).select(Select::columns(&columns));
+            let mut rows = 0;
+            for batch in table.run(query).await? {
+                rows += batch.num_rows();
+                documents.append(&mut document_infos(&batch)?);
+            }
+            // Two nodes may just have added one: it is in the list once, and what comes after it takes the other place.
+            documents.dedup_by(|one, other| one.id == other.id);
+            from = from.saturating_add(rows);
+            if rows < wanted || documents.len() >= limit {
+                return Ok(documents);
+            }
         }
-        // Two nodes may just have added one: it is in the list once.
-        documents.dedup_by(|one, other| one.id == other.id);
-        Ok(documents)
     }
 
     /// One document with its passages.

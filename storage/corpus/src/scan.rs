@@ -121,22 +121,31 @@ impl Corpus {
     }
 
     /// Takes out of `ids` the passages that some document has, of the collections that `is_meant` names. One that is damaged has none: what
-    /// is stored for it can be computed again, and it keeps nobody from deleting what is another's.
+    /// is stored for it can be computed again, and it keeps nobody from deleting what is another's. Of what nodes share it sees every commit
+    /// until now: of two that remove the last two documents with a passage, each commits before it looks, so that one of them finds it absent.
     ///
     /// # Errors
-    /// None: what cannot be read is told in the log.
+    /// `Unavailable` where the corpus is in a bucket that does not answer. A collection that cannot be read is told in the log.
     pub async fn retain_absent(
         &self,
         is_meant: &(dyn Fn(&str) -> bool + Send + Sync),
         ids: &mut HashSet<String>,
     ) -> Result<()> {
+        self.refresh().await?;
         for table in self.tables(None).await? {
             if !ids.is_empty() && is_meant(&table.name) {
                 let mut stays = |id: &str| {
                     ids.remove(id);
                 };
-                let reading = each_id(&table, None, &mut stays);
+                let reading = async {
+                    if let Some(shared) = table.shared() {
+                        shared.refresh().await?;
+                    }
+                    each_id(&table, None, &mut stays).await
+                };
                 if let Err(error) = caught("read its passages", reading).await {
+                    // A bucket that does not answer is no damage.
+                    self.refresh().await?;
                     tracing::warn!(collection = table.name, %error, "a collection cannot be read: what it shares with a deleted document is computed again");
                 }
             }

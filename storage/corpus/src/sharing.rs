@@ -1,14 +1,12 @@
 //! Collections that nodes share: which there are, as other nodes make and delete them too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lancedb::Session;
 
-use super::bucket::{
-    Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, remove_pointer, sweep_claims,
-};
+use super::bucket::{Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, sweep_claims};
 use super::damaged::Damaged;
 use super::disk::{caught, failed};
 use super::naming::{Stage, unknown};
@@ -16,7 +14,7 @@ use super::table::{Collection, Shared};
 use super::{
     Corpus, CorpusOptions, Earlier, INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, PassageEncoder, checked, folders,
 };
-use crate::Result;
+use crate::{ErrorKind, Result};
 
 /// Where the collections are.
 pub(super) enum Home {
@@ -67,7 +65,8 @@ impl Corpus {
         let own = encoder.identity();
         let mut embedders = HashMap::from([(own.clone(), Some(encoder.clone()))]);
         let (mut collections, damaged) = (BTreeMap::new(), Damaged::default());
-        for (name, id) in named {
+        named.unreadable.iter().for_each(|name| damaged.note(name, &Pointers::unreadable(name)));
+        for (name, id) in named.tables {
             let opened = caught("open it", Collection::open_shared(&db, &bucket, (&name, &id))).await;
             let mut collection = match opened.and_then(|opened| checked(opened, &own, true, "its bucket")) {
                 Ok(collection) => collection,
@@ -97,29 +96,47 @@ impl Corpus {
         }
     }
 
-    /// Learns which collections other nodes made and deleted. To be called once in an interval; nothing to do for a corpus in a folder.
+    /// Learns which collections other nodes made and deleted. To be called once in an interval; nothing to do for a corpus in a folder. One
+    /// whose object cannot be read stays as it was.
     ///
     /// # Errors
     /// `Unavailable` where the bucket does not answer.
     pub async fn refresh(&self) -> Result<()> {
         let Home::Bucket(bucket, pointers) = &self.inner.home else { return Ok(()) };
         let named = pointers.all(bucket).await?;
-        self.forget_all_but(&named).await;
-        for (name, id) in named {
-            if self.served(&name).await.is_none()
-                && let Err(error) = self.adopt(bucket, &name, &id).await
-            {
-                tracing::warn!(collection = name, %error, "a collection of another node cannot be opened; it is tried again");
+        self.forget_all_but(&named.tables, &named.unreadable).await;
+        for name in &named.unreadable {
+            let damaged = &self.inner.damaged;
+            if self.served(name).await.is_none() && damaged.unopened_why(name).is_none() {
+                damaged.note(name, &Pointers::unreadable(name));
+            }
+        }
+        for (name, id) in named.tables {
+            if self.served(&name).await.is_some() {
+                continue;
+            }
+            match self.adopt(bucket, &name, &id).await {
+                // What kept it from being opened is over.
+                Ok(_) => self.inner.damaged.forget(&name),
+                Err(error) => {
+                    tracing::warn!(collection = name, %error, "a collection of another node cannot be opened; it is tried again");
+                }
             }
         }
         Ok(())
     }
 
-    async fn forget_all_but(&self, named: &BTreeMap<String, String>) {
+    /// Another node deleted what is in neither; what is in the second may be as it was.
+    async fn forget_all_but(&self, tables: &BTreeMap<String, String>, unreadable: &BTreeSet<String>) {
+        for name in self.inner.damaged.unopened() {
+            if !tables.contains_key(&name) && !unreadable.contains(&name) {
+                self.inner.damaged.forget(&name);
+            }
+        }
         let mut collections = self.inner.collections.lock().await;
         collections.retain(|name, table| {
-            let is_named = table.shared().is_some_and(|shared| named.get(name) == Some(&shared.id));
-            if !is_named && !self.inner.changing.is_made(name) {
+            let is_named = table.shared().is_some_and(|shared| tables.get(name) == Some(&shared.id));
+            if !is_named && !unreadable.contains(name) && !self.inner.changing.is_made(name) {
                 table.lose();
                 return false;
             }
@@ -130,7 +147,7 @@ impl Corpus {
     /// A collection that this node does not know yet: another one may have made it.
     pub(super) async fn find_elsewhere(&self, name: &str) -> Result<Arc<Collection>> {
         let Home::Bucket(bucket, _) = &self.inner.home else { return Err(unknown(name)) };
-        match pointer_of(bucket, name).await? {
+        match table_of(bucket, name).await? {
             Some(id) => self.adopt(bucket, name, &id).await,
             None => Err(unknown(name)),
         }
@@ -170,7 +187,7 @@ impl Corpus {
                 Ok(table)
             }
             (made, is_first) => {
-                if let Err(error) = remove_pointer(bucket, name, &id).await {
+                if let Err(error) = Pointers::take_back(bucket, name, &id).await {
                     tracing::debug!(%error, "a table that nobody names stays for an hour");
                 }
                 made.and(is_first)?;
@@ -188,6 +205,17 @@ impl Corpus {
         sweep_claims(bucket).await?;
         remove_orphans(bucket, pointers).await
     }
+}
+
+/// The table that a collection has; `None`: there is none of that name.
+///
+/// # Errors
+/// `Unavailable` where the bucket does not answer, and, with what to do, where nobody can say which table it is.
+pub(super) async fn table_of(bucket: &Bucket, collection: &str) -> Result<Option<String>> {
+    pointer_of(bucket, collection).await.map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => folders::damaged(collection, &error.to_string()),
+        _ => error,
+    })
 }
 
 /// The right to optimise a shared table; `None`: another node has it, and does it.

@@ -130,8 +130,14 @@ impl Body {
 
     /// A whole table; the first row is its header, if it has one. What is no table (one cell, one column, empty) is paragraphs.
     pub fn table(&mut self, rows: &[Vec<String>], has_header: bool) {
+        let rows: Vec<Vec<&str>> = rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
+        self.lines(&rows, has_header);
+    }
+
+    /// As [`table`](Self::table).
+    pub fn lines(&mut self, rows: &[Vec<&str>], has_header: bool) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let is_empty = |row: &&Vec<String>| row.iter().all(|cell| cell.trim().is_empty());
+        let is_empty = |row: &&Vec<&str>| row.iter().all(|cell| cell.trim().is_empty());
         if columns < 2 {
             return rows.iter().flatten().for_each(|cell| self.paragraph(cell));
         }
@@ -141,7 +147,7 @@ impl Body {
         }
         self.begin_table(has_header);
         for (index, row) in rows.enumerate() {
-            self.row(row.iter().map(String::as_str), has_header && index == 0);
+            self.row(row.iter().copied(), has_header && index == 0);
         }
         self.end_block();
         self.mark(ElementKind::Text);

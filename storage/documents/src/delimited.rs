@@ -1,9 +1,12 @@
 //! CSV, TSV and their like: one table with its header, and above it the lines that exports begin with; of one column, lines.
 
+mod quotes;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use self::quotes::mended;
 use super::body::{Body, one_line};
 use super::header::{self, Row, SAMPLE_ROWS, Start};
 use super::json::{Bad, RecordFields, Records};
@@ -22,9 +25,10 @@ const SAMPLE_CELLS: usize = 1000;
 pub fn read(text: &str) -> Result<Parsed, String> {
     let (said, text) = said_delimiter(text);
     let Some(delimiter) = said.or_else(|| guessed_delimiter(text)) else { return Ok(lines(text)) };
-    let Start { above, has_header } = header::start(&sample(text, delimiter)?);
+    let text = mended(text, delimiter);
+    let Start { above, has_header } = header::start(&sample(&text, delimiter)?);
     let (mut body, mut rows) = (Body::default(), 0);
-    each(text, delimiter, |record| {
+    each(&text, delimiter, |record| {
         if rows < above {
             let cells: Vec<String> = record.iter().map(one_line).filter(|cell| !cell.is_empty()).collect();
             body.line(&cells.join(if delimiter == b',' { ", " } else { " " }));
@@ -48,7 +52,8 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
     let (said, text) = said_delimiter(text);
     // Of one column: no text has this character.
     let delimiter = said.or_else(|| guessed_delimiter(text)).unwrap_or(0);
-    let Start { above, has_header } = header::start(&sample(text, delimiter)?);
+    let text = mended(text, delimiter);
+    let Start { above, has_header } = header::start(&sample(&text, delimiter)?);
     // One column has its name in the first line.
     if !has_header && delimiter != 0 {
         return Err(
@@ -57,7 +62,7 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
     }
     let (mut bad, mut records) = (Bad::default(), Records::of(fields, Vec::new()));
     let (mut names, mut rows, mut stopped) = (Vec::new(), 0, Ok(()));
-    self::each(text, delimiter, |row| {
+    self::each(&text, delimiter, |row| {
         if rows == above {
             names = row.iter().map(|name| one_line(name.trim_start_matches('\u{feff}'))).collect();
         } else if rows > above {
@@ -80,7 +85,8 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
 
 fn lines(text: &str) -> Parsed {
     let mut body = Body::default();
-    let mut reader = reader(text, b'\n');
+    let text = mended(text, b'\n');
+    let mut reader = reader(&text, b'\n');
     let mut record = csv::StringRecord::new();
     while let Ok(true) = reader.read_record(&mut record) {
         record.iter().for_each(|cell| body.line(cell));
@@ -157,7 +163,7 @@ fn guessed_delimiter(text: &str) -> Option<u8> {
     let first = cuts.into_iter().rev().max_by_key(|cut| (cut.share * (cut.cells - 1), cut.cells))?;
     let is_table = first.share >= 500 || {
         let mut head = 0;
-        each(text, first.delimiter, |record| {
+        each(&mended(text, first.delimiter), first.delimiter, |record| {
             head = record.len();
             false
         })
@@ -173,7 +179,8 @@ fn cut(text: &str, delimiter: u8) -> Option<Cut> {
         return None;
     }
     let (mut counts, mut rows) = (BTreeMap::<usize, usize>::new(), 0);
-    let mut reader = reader(text, delimiter);
+    let mended = mended(text, delimiter);
+    let mut reader = reader(&mended, delimiter);
     let mut record = csv::ByteRecord::new();
     while let Ok(true) = reader.read_byte_record(&mut record) {
         if record.iter().any(|cell| !cell.trim_ascii().is_empty()) {
@@ -260,5 +267,48 @@ mod tests {
             text("Station, north\nLogger 4.2\n\ntime,wind\n00:00,30 km/h\n00:20,40 km/h\n"),
             "Station, north\nLogger 4.2\n\n| time | wind |\n| --- | --- |\n| 00:00 | 30 km/h |\n| 00:20 | 40 km/h |"
         );
+    }
+
+    #[test]
+    fn a_quote_that_never_ends_takes_no_other_row() {
+        let rows: String = (0..300).map(|row| format!("t{row}\tHoe {row}\t{row}\n")).collect();
+        let read = text(&format!("id\ttitle\tyear\nt\t\"Rake, the\t1905\n{rows}"));
+        assert_eq!(read.lines().count(), 303, "{read}");
+        assert!(read.starts_with("| id | title | year |\n| --- | --- | --- |\n| t | \"Rake, the | 1905 |\n| t0 |"));
+        assert!(read.ends_with("| t299 | Hoe 299 | 299 |"));
+        // Inches: behind a number, and where a column has nothing else.
+        assert_eq!(
+            text("part,size,unit\nscreen,24\",\"\npipe,\"3/4,in\nhose,5\" x 3\",\"\nknob,1,cm\n"),
+            "| part | size | unit |\n| --- | --- | --- |\n| screen | 24\" | \" |\n| pipe | \"3/4 | in |\n\
+             | hose | 5\" x 3\" | \" |\n| knob | 1 | cm |"
+        );
+        assert_eq!(text("title\n\"Rake\nHoe\n"), "title\n\"Rake\nHoe");
+    }
+
+    #[test]
+    fn cells_of_several_lines_stay_whole() {
+        let source = "part,note\nrake,\"Line one,\nline \"\"two\"\"\n\nand three\"\nhoe,\"a\nb\"\n";
+        let expected = "| part | note |\n| --- | --- |\n| rake | Line one, line \"two\" and three |\n| hoe | a b |";
+        assert_eq!(text(source), expected);
+        // Beside a quote that never ends, too.
+        assert_eq!(text(&format!("{source}\"awl,c\nsaw,d\n")), format!("{expected}\n| \"awl | c |\n| saw | d |"));
+    }
+
+    #[test]
+    fn a_quote_that_never_ends_takes_no_other_record() {
+        let found = |source: &str| {
+            let fields = RecordFields { text: vec!["text".into()], ..RecordFields::default() };
+            let mut found = Vec::new();
+            let bad = records(source, &fields, &mut |parsed| {
+                found.push((parsed.anchor.unwrap(), parsed.text));
+                Ok(())
+            });
+            assert_eq!(bad.unwrap(), None);
+            found
+        };
+        let expected = [("L2", "\"Rake"), ("L3", "Hoe"), ("L4", "a\nb"), ("L6", "Saw")];
+        let expected = expected.map(|(anchor, text)| (anchor.to_owned(), text.to_owned()));
+        assert_eq!(found("id\ttext\n1\t\"Rake\n2\tHoe\n3\t\"a\nb\"\n4\tSaw\n"), expected);
+        assert_eq!(found("id,text\n1,\"Rake\n2,Hoe\n3,\"a\nb\"\n4,Saw\n"), expected);
     }
 }

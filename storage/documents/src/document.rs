@@ -10,7 +10,7 @@ use ragstone_env::{Error, ErrorKind, Result};
 const MAX_ID_BYTES: usize = 1024;
 
 /// A title stands in every row, and is embedded and put into prompts with every passage.
-const MAX_TITLE_BYTES: usize = 1 << 10;
+pub const MAX_TITLE_BYTES: usize = 1 << 10;
 /// Of where a document came from: the longest path, and a place in it.
 const MAX_SOURCE_BYTES: usize = 8 << 10;
 /// Of a document, as JSON: it stands in every row, too.

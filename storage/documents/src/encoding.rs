@@ -1,12 +1,20 @@
 //! Bytes as text, in whatever encoding they are.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
-use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
+use encoding_rs::{Encoding, ISO_2022_JP, UTF_8, UTF_16BE, UTF_16LE};
 
 /// Where a declaration of the encoding is looked for.
 const DECLARED_WITHIN: usize = 1024;
 /// Of a text in an old encoding, one in so many characters may be a control character; programs and pictures have more.
 const PLAIN_FOR_ONE_CONTROL: usize = 1000;
+/// The byte order marks of UTF-32. The first begins as that of UTF-16LE does.
+const UTF_32: [([u8; 4], Word, &str); 2] =
+    [([0xff, 0xfe, 0, 0], u32::from_le_bytes, "UTF-32LE"), ([0, 0, 0xfe, 0xff], u32::from_be_bytes, "UTF-32BE")];
+/// What ISO-2022-JP, all of it ASCII, writes before Japanese characters.
+const JAPANESE_BEGINS: [&str; 4] = ["\x1b$B", "\x1b$@", "\x1b(I", "\x1b(J"];
+
+/// Reads one character of UTF-32.
+type Word = fn([u8; 4]) -> u32;
 
 /// A text, and the encoding that it was in where that was not UTF-8.
 pub struct Decoded {
@@ -19,9 +27,13 @@ pub struct Decoded {
 /// # Errors
 /// What is no text.
 pub fn decode(bytes: Vec<u8>) -> Result<Decoded, String> {
+    let something_else = |name: &str| format!("not text: it begins as {name} does, and goes on as something else");
+    if let Some((mark, word, name)) = UTF_32.into_iter().find(|(mark, ..)| bytes.starts_with(mark)) {
+        return utf_32(&bytes[mark.len()..], word, name).ok_or_else(|| something_else(name));
+    }
     if let Some((encoding, length)) = Encoding::for_bom(&bytes).filter(|(encoding, _)| *encoding != UTF_8) {
-        return with(encoding, &bytes[length..])
-            .ok_or_else(|| format!("not text: it begins as {} does, and goes on as something else", encoding.name()));
+        let decoded = with(encoding, &bytes[length..]).filter(|decoded| is_text(&decoded.text));
+        return decoded.ok_or_else(|| something_else(encoding.name()));
     }
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
         return unmarked_utf_16(&bytes).ok_or_else(|| {
@@ -33,7 +45,7 @@ pub fn decode(bytes: Vec<u8>) -> Result<Decoded, String> {
             if text.starts_with('\u{feff}') {
                 text.drain(..'\u{feff}'.len_utf8());
             }
-            return Ok(Decoded { text, encoding: None });
+            return Ok(japanese(&text).unwrap_or(Decoded { text, encoding: None }));
         }
         Err(error) if is_nearly_utf_8(error.as_bytes()) => {
             let at = error.utf8_error().valid_up_to();
@@ -54,8 +66,21 @@ fn with(encoding: &'static Encoding, bytes: &[u8]) -> Option<Decoded> {
     Some(Decoded { text: text.into_owned(), encoding: Some(encoding.name()).filter(|_| encoding != UTF_8) })
 }
 
+fn utf_32(bytes: &[u8], word: Word, name: &'static str) -> Option<Decoded> {
+    let (words, []) = bytes.as_chunks::<4>() else { return None };
+    let text: String = words.iter().map(|bytes| char::from_u32(word(*bytes))).collect::<Option<_>>()?;
+    Some(Decoded { text, encoding: Some(name) }).filter(|decoded| is_text(&decoded.text))
+}
+
+/// A text that is ISO-2022-JP and looks like ASCII. Others have such signs, too, as terminals write them.
+fn japanese(text: &str) -> Option<Decoded> {
+    let is_told = text.is_ascii() && JAPANESE_BEGINS.iter().any(|begin| text.contains(begin));
+    is_told.then(|| with(ISO_2022_JP, text.as_bytes())).flatten().filter(|decoded| is_text(&decoded.text))
+}
+
 fn guess(bytes: &[u8]) -> &'static Encoding {
-    let mut detector = EncodingDetector::new(Iso2022JpDetection::Allow);
+    // That is ASCII, and what is guessed is not.
+    let mut detector = EncodingDetector::new(Iso2022JpDetection::Deny);
     detector.feed(bytes, true);
     detector.guess(None, Utf8Detection::Deny)
 }
@@ -141,6 +166,7 @@ mod tests {
         for (encoding, text) in [
             (encoding_rs::SHIFT_JIS, JAPANESE),
             (encoding_rs::EUC_JP, JAPANESE),
+            (ISO_2022_JP, JAPANESE),
             (encoding_rs::GBK, "北京的图书馆每天九点开门，星期日休息。"),
             (encoding_rs::BIG5, "臺北的圖書館每天九點開門，星期日休息。"),
             (encoding_rs::EUC_KR, "서울의 도서관은 매일 아홉 시에 문을 엽니다."),
@@ -148,9 +174,39 @@ mod tests {
         ] {
             assert_eq!(read(&encoding.encode(text).0), (text.into(), Some(encoding.name())));
         }
+        let page = "<html><meta charset=iso-2022-jp><p>東京の図書館</p>".to_owned();
+        let encoded = ISO_2022_JP.encode(&page).0.into_owned();
+        assert_eq!(read(&encoded), (page, Some("ISO-2022-JP")));
         // What it says of itself counts more than a guess.
         let page = b"<html><meta charset=\"iso-8859-2\"><p>\xb3\xf3d\xbc";
         assert_eq!(read(page).0, "<html><meta charset=\"iso-8859-2\"><p>łódź");
+    }
+
+    #[test]
+    fn utf_32_is_read_by_its_mark() {
+        let utf_32 = |text: &str, order: fn(u32) -> [u8; 4]| -> Vec<u8> {
+            "\u{feff}".chars().chain(text.chars()).flat_map(|c| order(u32::from(c))).collect()
+        };
+        for text in ["Nine herons.", JAPANESE, "𝄞", ""] {
+            assert_eq!(read(&utf_32(text, u32::to_le_bytes)), (text.into(), Some("UTF-32LE")));
+            assert_eq!(read(&utf_32(text, u32::to_be_bytes)), (text.into(), Some("UTF-32BE")));
+        }
+        for (bytes, name) in [
+            (&b"\xff\xfe\0\0a\0\0"[..], "UTF-32LE"),
+            (b"\0\0\xfe\xff\0\x11\0\0", "UTF-32BE"),
+            (b"\xff\xfe\0\0\x01\0\0\0", "UTF-32LE"),
+            // Two bytes a character, and half of them zeros.
+            (b"\xff\xfea\0\0\0b\0\0\0", "UTF-16LE"),
+        ] {
+            assert!(why(bytes).contains(name), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn what_terminals_write_is_not_japanese() {
+        for text in ["\u{1b}[31mred\u{1b}(B\u{1b}[m", "\u{1b}$B is told here\u{1b}[0m", "echo '\u{1b}(J\u{1b}[1m'"] {
+            assert_eq!(read(text.as_bytes()), (text.into(), None));
+        }
     }
 
     #[test]

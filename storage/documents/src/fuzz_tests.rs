@@ -51,12 +51,14 @@ fn any_html_is_read_or_refused() {
                 <table><tr><td>Granite</td><td>2.7</td></tr></table><pre>a\n b</pre><!-- c --><a href=x>y</a></body></html>";
     let site = "<style>.a, #b { display: none }</style><nav>m</nav><header><h1>T</h1></header><main><p class=a>x<p id=b>y\
                 <p>Read <a href='https://a.b/c'>this</a>.</main><div class=cookie-bar>c</div><aside>r</aside><footer>f</footer>";
-    try_files("html", Format::Html, &[page, site]);
+    let spans = "<table><thead><tr><th rowspan=2>a<th colspan=3>b<tr><td>c<tbody><tr><td rowspan=0>d<td>e<tr><td colspan=9>f<td>g</table>\
+                 <table><tr><td><pre>h\n i</pre></table><pre>j<table><tr><td>k</table></pre>";
+    try_files("html", Format::Html, &[page, site, spans]);
 }
 
 #[test]
 fn any_table_is_read_or_refused() {
-    try_files("csv", Format::Delimited, &["a,b\n\"c, d\",\"e\"\"\"\n", "a;b\r\n1;2"]);
+    try_files("csv", Format::Delimited, &["a,b\n\"c, d\",\"e\"\"\"\n", "a;b\r\n1;2", "a\tb\n1\t\"c\n2\t\"d\ne\""]);
 }
 
 #[test]

@@ -3,18 +3,22 @@
 pub mod address;
 mod dom;
 mod hidden;
+mod layout;
 mod links;
 mod names;
 mod parts;
+mod table;
 mod visit;
 mod words;
 
 use self::address::Place;
 use self::dom::{Data, Node, NodeId};
 pub use self::hidden::is_hidden;
+use self::layout::layout_tables;
 pub use self::links::{Links, robots};
 use self::names::{heading_level, is_block, is_item, is_unread};
 use self::parts::Parts;
+use self::table::Table;
 use self::visit::visit;
 use super::body::{Body, one_line};
 use super::metadata::FileMetadata;
@@ -22,6 +26,9 @@ use super::parse::Parsed;
 
 /// A table with a longer cell arranges a page, and is no data.
 const MAX_CELL_BYTES: usize = 2000;
+/// What cells that span others may add to a page: so many bytes for each of its own, and so many at the most.
+const FILLED_BYTES_PER_BYTE: usize = 32;
+const MAX_FILLED_BYTES: usize = 16 << 20;
 /// Where a browser says from where it saved a page.
 const SAVED_WITHIN: usize = 1024;
 /// Around text that is struck, as Markdown has it.
@@ -65,7 +72,7 @@ pub fn page(source: &str) -> Result<Page, String> {
     let mut page = Page::default();
     let nodes = dom::parse(source)?;
     let site = site(source, &nodes);
-    read(&nodes, &Parts::of_page(&nodes), site.as_deref(), &mut page);
+    read(&nodes, source.len(), &Parts::of_page(&nodes), site.as_deref(), &mut page);
     Ok(page)
 }
 
@@ -85,7 +92,7 @@ pub fn document(source: &str) -> Result<Parsed, String> {
 /// As [`page`].
 pub fn append(source: &str, page: &mut Page) -> Result<(), String> {
     let nodes = dom::parse(source)?;
-    read(&nodes, &Parts::of_piece(&nodes), None, page);
+    read(&nodes, source.len(), &Parts::of_piece(&nodes), None, page);
     Ok(())
 }
 
@@ -95,7 +102,7 @@ pub fn element(tag: &str) -> Option<Node> {
     nodes.into_iter().find(|node| !matches!(node.name(), "" | "html" | "head" | "body"))
 }
 
-fn read(nodes: &[Node], parts: &Parts, site: Option<&str>, page: &mut Page) {
+fn read(nodes: &[Node], bytes: usize, parts: &Parts, site: Option<&str>, page: &mut Page) {
     page.hidden += parts.hidden;
     page.around += parts.around;
     let mut walk = Walk {
@@ -107,6 +114,7 @@ fn read(nodes: &[Node], parts: &Parts, site: Option<&str>, page: &mut Page) {
         pre: 0,
         items: 0,
         table: None,
+        room: bytes.saturating_mul(FILLED_BYTES_PER_BYTE).min(MAX_FILLED_BYTES),
         link: None,
         place: Place::Page(site),
         told: String::new(),
@@ -132,25 +140,6 @@ fn site(source: &str, nodes: &[Node]) -> Option<String> {
     said.filter(|address| address.contains("//")).or_else(saved).and_then(address::host).map(str::to_owned)
 }
 
-/// Tables that have tables in them.
-fn layout_tables(nodes: &[Node]) -> Vec<NodeId> {
-    let (mut open, mut found) = (Vec::new(), Vec::new());
-    visit(nodes, |id, node, is_end| {
-        if node.name() == "table" {
-            if is_end {
-                open.pop();
-            } else {
-                found.extend(open.last().copied().filter(|last| found.last() != Some(last)));
-                open.push(id);
-            }
-        }
-        true
-    });
-    found.sort_unstable();
-    found.dedup();
-    found
-}
-
 struct Walk<'a> {
     nodes: &'a [Node],
     parts: &'a Parts,
@@ -162,6 +151,8 @@ struct Walk<'a> {
     pre: usize,
     items: usize,
     table: Option<Table>,
+    /// Bytes that cells which span others may still take.
+    room: usize,
     link: Option<Link>,
     place: Place<'a>,
     /// The address that was told last.
@@ -180,12 +171,6 @@ struct Link {
     start: usize,
     /// Whether it is more than a picture.
     has_words: bool,
-}
-
-#[derive(Default)]
-struct Table {
-    rows: Vec<Vec<String>>,
-    has_header: bool,
 }
 
 impl Walk<'_> {
@@ -238,17 +223,7 @@ impl Walk<'_> {
                 self.flush();
                 self.table = Some(Table::default());
             }
-            "tr" => {
-                if let Some(table) = &mut self.table {
-                    table.rows.push(Vec::new());
-                }
-            }
-            name @ ("td" | "th") if self.table.is_some() => {
-                self.line.clear();
-                if let Some(table) = &mut self.table {
-                    table.has_header |= name == "th" && table.rows.len() <= 1;
-                }
-            }
+            name @ ("thead" | "tbody" | "tfoot" | "tr" | "td" | "th") if self.table.is_some() => self.enter_table(name),
             name if is_block(name) => {
                 self.flush();
                 self.is_heading |= heading_level(name).is_some();
@@ -258,6 +233,16 @@ impl Walk<'_> {
             _ => {}
         }
         true
+    }
+
+    /// Enters a part of a table of data.
+    fn enter_table(&mut self, name: &str) {
+        let Some(table) = &mut self.table else { return };
+        match name {
+            "tr" => table.begin_row(),
+            "td" | "th" => self.line.clear(),
+            _ => table.begin_group(),
+        }
     }
 
     fn leave(&mut self, _: NodeId, node: &Node) {
@@ -280,11 +265,11 @@ impl Walk<'_> {
             }
             "td" | "th" if self.table.is_some() => {
                 let cell = one_line(&std::mem::take(&mut self.line));
-                if let Some(row) = self.table.as_mut().and_then(|table| table.rows.last_mut()) {
-                    row.push(cell);
+                if let Some(table) = &mut self.table {
+                    table.put(node, cell);
                 }
             }
-            "caption" => {
+            "caption" if self.pre == 0 => {
                 let caption = std::mem::take(&mut self.line);
                 self.page.body.paragraph(&caption);
             }
@@ -326,11 +311,12 @@ impl Walk<'_> {
         }
     }
 
+    /// Rows; or its cells one below the other, where they are no data or too many to be put into columns.
     fn put_table(&mut self, table: &Table) {
-        if table.rows.iter().flatten().any(|cell| cell.len() > MAX_CELL_BYTES) {
-            table.rows.iter().flatten().for_each(|cell| self.page.body.paragraph(cell));
-        } else {
-            self.page.body.table(&table.rows, table.has_header);
+        let is_data = table.cells().all(|cell| cell.len() <= MAX_CELL_BYTES);
+        match is_data.then(|| table.lines(&mut self.room)).flatten() {
+            Some(lines) => self.page.body.lines(&lines, table.has_header),
+            None => table.cells().for_each(|cell| self.page.body.paragraph(cell)),
         }
     }
 
@@ -390,10 +376,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a table is one of data, and not a page's arrangement.
+    /// Whether a table is one of data, and not a page's arrangement or a part of code.
     fn is_data(&self, id: NodeId, node: &Node) -> bool {
         let role = node.attribute("role").unwrap_or_default();
-        self.table.is_none() && self.layout.binary_search(&id).is_err() && !matches!(role, "presentation" | "none")
+        let arranges = self.layout.binary_search(&id).is_ok() || matches!(role, "presentation" | "none");
+        self.table.is_none() && self.pre == 0 && !arranges
     }
 
     fn text_of(&self, node: &Node) -> String {

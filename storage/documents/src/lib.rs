@@ -56,6 +56,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+use self::document::MAX_TITLE_BYTES;
 pub use self::document::{Document, digest, metadata_json, most_beside};
 pub use self::element::{Element, ElementKind};
 pub use self::find::{FoundFile, find_files};
@@ -220,7 +221,7 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
         (true, _) => title.unwrap_or_default(),
         // Its name says little, the way to it much.
         (false, Format::Code) => {
-            let way = place.within.or_else(|| path.file_name().map(Path::new)).map(shown).unwrap_or_default();
+            let way = place.within.or_else(|| path.file_name().map(Path::new)).map(title::of_code).unwrap_or_default();
             title.filter(|title| !title.trim().is_empty()).unwrap_or(way)
         }
         (false, _) => title::of_file(title, path, place.within),
@@ -251,10 +252,12 @@ fn fitted(document: Document) -> Document {
     fitted_but_for(document, |_| false)
 }
 
-/// As [`fitted`], without what is to be kept.
+/// As [`fitted`], but for what is to be kept. Metadata goes first, then the end of the title. A source is never cut: it leads to the file.
 fn fitted_but_for(mut document: Document, is_kept: impl Fn(&str) -> bool) -> Document {
+    document.title = title::cut(document.title, MAX_TITLE_BYTES);
     let Document { title, text, source, metadata, .. } = &mut document;
-    let beside = title.len() + source.as_ref().map_or(0, String::len);
+    let source_bytes = source.as_ref().map_or(0, String::len);
+    let beside = title.len() + source_bytes;
     let most = most_beside(text.len()).saturating_sub(beside);
     // The longest first, so that few go.
     while serde_json::to_string(metadata).map_or(0, |json| json.len()) > most {
@@ -262,6 +265,11 @@ fn fitted_but_for(mut document: Document, is_kept: impl Fn(&str) -> bool) -> Doc
         let longest = others.max_by_key(|(key, value)| key.len() + value.to_string().len());
         let Some(longest) = longest.map(|(key, _)| key.clone()) else { break };
         metadata.remove(&longest);
+    }
+    // Beside a long path there may be no room for all of a title, and there is none where the path alone is too long.
+    let left = most_beside(text.len()).checked_sub(source_bytes + metadata_json(metadata).len());
+    if let Some(left) = left.filter(|left| *left < title.len()) {
+        *title = title::cut(std::mem::take(title), left);
     }
     document
 }

@@ -83,9 +83,13 @@ fn document(message: &Message<'_>) -> Result<Parsed, String> {
     Ok(Parsed::of(message.subject().map(super::body::one_line), body, metadata))
 }
 
-/// What a message says: its plain text, or its HTML where it has no other. Text that nobody sees is left out of that.
+/// What a message says: its plain text, or its HTML where it has no other, or a blank one. Text that nobody sees is left out of that.
 fn texts(message: &Message<'_>, mut body: Body) -> Result<Body, String> {
-    for part in message.text_bodies() {
+    let is_page = is_page(message);
+    let ids = if is_page { &message.html_body } else { &message.text_body };
+    // What stands beside the page alone is an attachment, too, and read as that.
+    let ids = ids.iter().filter(|id| !is_page || !message.attachments.contains(id));
+    for part in ids.filter_map(|id| message.parts.get(*id)) {
         match &part.body {
             PartType::Text(text) => body.paragraph(&text.replace("\r\n", "\n")),
             PartType::Html(source) => {
@@ -98,6 +102,19 @@ fn texts(message: &Message<'_>, mut body: Body) -> Result<Body, String> {
         body.end_block();
     }
     Ok(body)
+}
+
+/// Whether its HTML is to be read: its plain text is blank, as many programs write it beside that. What stands in both, such as the last
+/// lines of a mailing list, tells nothing.
+fn is_page(message: &Message<'_>) -> bool {
+    let says = |id: &usize, is_html: bool| match message.parts.get(*id).map(|part| &part.body) {
+        Some(PartType::Text(text)) => !is_html && !text.trim().is_empty(),
+        Some(PartType::Html(text)) => !text.trim().is_empty(),
+        _ => false,
+    };
+    let (texts, pages) = (&message.text_body, &message.html_body);
+    let is_said = texts.iter().any(|id| says(id, false) && !pages.contains(id));
+    !is_said && pages.iter().any(|id| says(id, true) && !texts.contains(id))
 }
 
 fn addresses(address: &Address<'_>) -> String {

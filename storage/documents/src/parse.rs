@@ -17,6 +17,8 @@ use super::{
 /// Title and source stand beside each of a document's passages: long ones would be kept as often.
 const MAX_TITLE_BYTES: usize = 1000;
 const MAX_SOURCE_BYTES: usize = 4000;
+/// Of a title that a whole file has: its name and folders come before that.
+const MAX_HEADING_BYTES: usize = 700;
 /// Notes on what a document leaves out, and the bytes of one.
 const MAX_LEFT_OUT: usize = 8;
 const MAX_NOTE_BYTES: usize = 200;
@@ -66,7 +68,7 @@ impl Parsed {
     pub(super) fn of(title: Option<String>, body: Body, metadata: FileMetadata) -> Self {
         let (mut text, mut elements) = body.finish();
         let title = match title {
-            Some(title) if title.len() > MAX_TITLE_BYTES => {
+            Some(title) if title.len() > MAX_HEADING_BYTES => {
                 text = format!("{title}\n\n{text}");
                 elements.iter_mut().for_each(|element| element.at += title.len() + 2);
                 None

@@ -190,6 +190,46 @@ fn what_stands_beside_every_passage_is_bounded() {
 }
 
 #[test]
+fn no_file_is_refused_for_its_title() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let within = folder.path().canonicalize().expect("there");
+    let path = within.join("蔵書".repeat(20)).join(format!("{}.md", "目録の写し".repeat(8)));
+    std::fs::create_dir(path.parent().expect("a parent")).expect("made");
+    for chars in [20, 180, 233, 234, 333, 334, 2000] {
+        let heading = "図".repeat(chars);
+        std::fs::write(&path, format!("# {heading}\n\nSlate.")).expect("written");
+        let mut documents = Vec::new();
+        let file = FoundFile { path: path.clone(), within: Some(within.clone().into()), bytes: 0, source: None };
+        let read = Reader::new(Here).read(&file, &mut |document| {
+            documents.push(document);
+            true
+        });
+        read.expect("read");
+        documents[0].check().expect("it fits");
+        let said = format!("{}\n{}", documents[0].title, documents[0].text);
+        assert!(said.contains(&heading) && said.ends_with("Slate."), "{chars}: {said}");
+    }
+}
+
+#[test]
+fn beside_a_long_path_less_of_the_title_is_kept() {
+    let most = most_beside(1 << 20);
+    let mut document = Document {
+        title: "ü".repeat(500),
+        text: "x".repeat(1 << 20),
+        source: Some("s".repeat(most - 500)),
+        ..Document::default()
+    };
+    document.metadata.insert("file".into(), "x".repeat(200).into());
+    let document = fitted(document);
+    document.check().expect("it fits");
+    assert_eq!((document.title.len(), document.metadata.len()), (500 - "{}".len(), 0));
+    // Where the path alone is too long, whoever takes the document says so.
+    let document = fitted(Document { source: Some("s".repeat(most)), ..document });
+    assert!(document.check().is_err() && !document.title.is_empty());
+}
+
+#[test]
 fn other_encodings_are_read_and_told() {
     let documents = read_as("a.md", b"# Caf\xe9\n\nIn der Stra\xdfe.").expect("readable");
     assert_eq!((documents[0].title.as_str(), documents[0].text.as_str()), ("Café", "In der Straße."));

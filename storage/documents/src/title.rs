@@ -6,12 +6,15 @@
 use std::collections::HashSet;
 use std::path::{Component, Path};
 
+use super::document::MAX_TITLE_BYTES;
 use super::name::shown;
 
 /// Folders that are named.
 const MOST_FOLDERS: usize = 2;
 /// Of names before a document's own title.
 const MOST_CHARS: usize = 80;
+/// Between folders, and between them and the rest.
+const BETWEEN: &str = " / ";
 /// A shorter word of a name tells little: languages, versions, initials.
 const LEAST_LETTERS: usize = 4;
 /// Names that many files and folders have, whatever is in them.
@@ -67,6 +70,7 @@ const GENERIC: &[&str] = &[
 ];
 
 /// The title of a document that is a whole file. `own` is what the file says; `within` the file's path from the folder on that is ingested.
+/// Where all of it is too long for a title, the folders are left out.
 pub fn of_file(own: Option<String>, path: &Path, within: Option<&Path>) -> String {
     let own = own.filter(|title| !title.trim().is_empty());
     let stem = path.file_stem().map(|stem| shown(Path::new(stem))).unwrap_or_default();
@@ -83,7 +87,30 @@ pub fn of_file(own: Option<String>, path: &Path, within: Option<&Path>) -> Strin
         Some(own) => own,
     };
     let folders = within.and_then(Path::parent).map(|folder| named(folder, &known)).unwrap_or_default();
-    if folders.is_empty() { title } else { format!("{folders} / {title}") }
+    if folders.is_empty() || folders.len() + BETWEEN.len() + title.len() > MAX_TITLE_BYTES {
+        return cut(title, MAX_TITLE_BYTES);
+    }
+    format!("{folders}{BETWEEN}{title}")
+}
+
+/// The title of source code: the way to it. Of a long way it is the end.
+pub fn of_code(way: &Path) -> String {
+    let whole = shown(way);
+    let start = whole.ceil_char_boundary(whole.len().saturating_sub(MAX_TITLE_BYTES));
+    match whole[start..].split_once('/') {
+        // A name that is cut says little.
+        Some((_, names)) if start > 0 => names.to_owned(),
+        _ => whole[start..].to_owned(),
+    }
+}
+
+/// A title's beginning, of at most so many bytes.
+pub fn cut(mut title: String, most_bytes: usize) -> String {
+    if title.len() > most_bytes {
+        title.truncate(title.floor_char_boundary(most_bytes));
+        title.truncate(title.trim_end().len());
+    }
+    title
 }
 
 /// Folders that say more, outermost first, as far as there is room.
@@ -95,7 +122,7 @@ fn named(folder: &Path, known: &HashSet<String>) -> String {
     let names: Vec<String> = names.filter(|name| says_more(name, known)).collect();
     let mut told = String::new();
     for name in names.iter().rev().take(MOST_FOLDERS) {
-        let longer = if told.is_empty() { name.clone() } else { format!("{name} / {told}") };
+        let longer = if told.is_empty() { name.clone() } else { format!("{name}{BETWEEN}{told}") };
         if longer.chars().count() > MOST_CHARS {
             break;
         }
@@ -153,5 +180,36 @@ mod tests {
         );
         let long = "word ".repeat(40);
         assert_eq!(title("T", &format!("{long}/{long}.md")), "T");
+    }
+
+    #[test]
+    fn no_file_has_too_long_a_title() {
+        let own = "図".repeat(300);
+        let title = |own: &str, within: &str| {
+            let title = of_file(Some(own.to_owned()), Path::new(within), Some(Path::new(within)));
+            assert!(title.len() <= MAX_TITLE_BYTES, "{}", title.len());
+            title
+        };
+        assert_eq!(title(&own, "People/Jane Marlow.md"), format!("People / Jane Marlow: {own}"));
+        // The folders go first.
+        let (folder, stem) = ("蔵書".repeat(20), "目録の写し".repeat(8));
+        assert_eq!(title(&own, &format!("{folder}/{stem}.md")), format!("{stem}: {own}"));
+        let long = "図".repeat(333);
+        assert_eq!(title(&long, &format!("{folder}/{stem}.md")), format!("{stem}: {}", &own[..900]));
+        assert_eq!(title(&long, "index.md"), long);
+        // A name may be told in more bytes than it has.
+        let name = "\u{1b}".repeat(250);
+        let told = of_file(None, Path::new(&name), None);
+        assert!(told.starts_with("\\u{1b}") && told.len() <= MAX_TITLE_BYTES, "{}", told.len());
+    }
+
+    #[test]
+    fn a_long_way_to_code_is_told_by_its_end() {
+        assert_eq!(of_code(Path::new("src/mill.rs")), "src/mill.rs");
+        let deep = "größe/".repeat(300) + "mill.rs";
+        let told = of_code(Path::new(&deep));
+        assert!(told.len() <= MAX_TITLE_BYTES && told.len() > MAX_TITLE_BYTES - 10, "{}", told.len());
+        assert!(told.starts_with("größe/") && told.ends_with("/mill.rs") && deep.ends_with(&told), "{told}");
+        assert_eq!(of_code(Path::new(&"x".repeat(2000))).len(), MAX_TITLE_BYTES);
     }
 }

@@ -99,11 +99,33 @@ impl KvStore {
         segments: &[SegmentDigest],
         others: &[Fingerprint],
     ) -> Result<Invalidated> {
+        self.invalidate_in(tenants, segments, Some(others))
+    }
+
+    /// As [`invalidate`](Self::invalidate), but for the bucket, which is not asked: what of it this machine can name is noted, and removed by a
+    /// later [`invalidate`](Self::invalidate). Afterwards none of the segments is found that this machine holds. BLOCKS, for this machine's
+    /// disk alone.
+    ///
+    /// # Errors
+    /// The first that a tier of this machine or the catalog says; every other step is done all the same.
+    pub fn invalidate_here(&self, segments: &[SegmentDigest]) -> Result<Invalidated> {
+        self.invalidate_in(None, segments, None)
+    }
+
+    /// `bucket`: the other models whose objects leave it, too; `None`: it is not asked.
+    fn invalidate_in(
+        &self,
+        tenants: Option<&BTreeSet<String>>,
+        segments: &[SegmentDigest],
+        bucket: Option<&[Fingerprint]>,
+    ) -> Result<Invalidated> {
         let mut done = Progress::default();
         let tiers = &self.0.tiers;
         tiers.tombstones.bury(segments, &[]);
         self.remove_local(tenants, segments, &mut done);
-        self.remove_objects(tenants, segments, others, &mut done);
+        if let Some(others) = bucket {
+            self.remove_objects(tenants, segments, others, &mut done);
+        }
         if let Some(device) = self.0.device.get().filter(|_| !segments.is_empty()) {
             // After the others: a prompt that found the passage in another tier might have brought it back.
             device.invalidate(self.fingerprint(), tenants, segments).into_iter().for_each(|key| done.count(key, 0));
@@ -113,7 +135,7 @@ impl KvStore {
         tiers.tombstones.bury(segments, &[]);
         self.remove_local(tenants, segments, &mut done);
         // A bucket that failed just now is not waited for twice.
-        if done.failed.is_none() {
+        if bucket.is_some() && done.failed.is_none() {
             self.remove_named_objects(|_| true, &mut done);
         }
         let keys: Vec<KvKey> = done.doomed.union(&done.keys).copied().collect();

@@ -9,7 +9,7 @@
 //! put      encode (codec.rs), seal (sealed.rs) -> create-only PUT; an error that left the object there counts as stored
 //! open     one ranged GET of the first 64 KiB: the header, and the whole object if it is small
 //! frame    ranged GETs of about 4 MiB, the next ones while the last is used (reader.rs)
-//! collect  TTL, size bound, orphans, damage (collect.rs); nothing young, so that writers elsewhere are safe
+//! collect  TTL, size bound, damage, what stands behind what was deleted (collect.rs); nothing young, so that writers elsewhere are safe
 //! ```
 //! Every operation passes `client.rs`: a bounded number at once, a deadline, a breaker (`breaker.rs`) that answers
 //! `Unavailable` at once while the bucket is dead, and counts. Clouds' requests are retried with jitter below that.
@@ -61,7 +61,7 @@ use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
-use ragstone_env::Env;
+use ragstone_env::{Env, Stopwatch};
 
 /// No single request may write more (S3's bound).
 const MOST_OBJECT_BYTES: u64 = 5 << 30;
@@ -69,6 +69,8 @@ const MOST_OBJECT_BYTES: u64 = 5 << 30;
 const MOST_HIDDEN: usize = 1 << 16;
 /// Entries that are known; beyond, all are forgotten and learnt again.
 const MOST_KNOWN: usize = 1 << 20;
+/// Deleted entries that are known; beyond, all are forgotten.
+const MOST_DELETED: usize = 1 << 18;
 
 /// Entries in a bucket, for one model. Cheap to share; calls BLOCK, on any thread, and no lock is held meanwhile.
 pub struct ObjectTier {
@@ -83,6 +85,8 @@ pub struct ObjectTier {
     hidden: Mutex<HashSet<Name>>,
     /// Entries that this node wrote, or whose header it read for the collector; what is known of one never changes.
     known: Mutex<HashMap<Name, Known>>,
+    /// Entries that were to leave with their texts, since when: the collector takes what stands behind them.
+    deleted: Mutex<HashMap<KvKey, Stopwatch>>,
     /// Of each name space.
     seen: Mutex<[Seen; Space::ALL.len()]>,
     evicted: AtomicU64,
@@ -149,6 +153,7 @@ impl ObjectTier {
             capacity_bytes: options.capacity_bytes,
             hidden: Mutex::default(),
             known: Mutex::default(),
+            deleted: Mutex::default(),
             seen: Mutex::default(),
             evicted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -249,6 +254,21 @@ impl ObjectTier {
         all.insert(name, known);
     }
 
+    /// These leave with their texts, whether or not they are in the bucket.
+    fn note_deleted(&self, keys: impl Iterator<Item = KvKey>) {
+        let mut deleted = self.deleted();
+        for key in keys {
+            if deleted.len() >= MOST_DELETED {
+                deleted.clear();
+            }
+            deleted.insert(key, self.client.bucket.env.stopwatch());
+        }
+    }
+
+    fn deleted(&self) -> MutexGuard<'_, HashMap<KvKey, Stopwatch>> {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn hidden(&self) -> MutexGuard<'_, HashSet<Name>> {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -335,7 +355,7 @@ impl EntryTier for ObjectTier {
 
     /// Removes the entry, exact and lossy. If the deletion fails it is this node that does not find it any more.
     fn remove(&self, id: &EntryId) -> Result<bool> {
-        Ok(!self.remove_many(&[(self.fingerprint, *id)])?.is_empty())
+        Ok(!self.remove_all(&[(self.fingerprint, *id)])?.is_empty())
     }
 
     /// Lists this model's exact entries; reads the header of each, many at once. Damaged ones are left out, with a warning.

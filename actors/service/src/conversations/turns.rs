@@ -113,10 +113,15 @@ impl StoredConversation {
         self.items.iter().position(|kept| kept["id"] == item)
     }
 
-    /// After a change: what was deleted leaves nothing behind that is only of it.
+    /// After a change: what was deleted leaves nothing behind that is only of it, but for the answer's id, with which the answer is deleted
+    /// when the conversation is.
     pub(super) fn settle(&mut self) {
         let items = &self.items;
-        self.sources.retain(|sources| items.iter().any(|item| item["id"] == sources.item.as_str()));
+        for sources in &mut self.sources {
+            if !items.iter().any(|item| item["id"] == sources.item.as_str()) {
+                (sources.citations, sources.grounding) = (Value::Null, Value::Null);
+            }
+        }
         self.asked = first_question(&self.items);
     }
 
@@ -227,7 +232,9 @@ mod tests {
         assert_eq!(kept.sources.len(), 1);
         kept.items.remove(0);
         kept.settle();
-        assert_eq!((kept.sources.len(), kept.asked.as_deref()), (0, Some("New")));
+        assert_eq!(kept.asked.as_deref(), Some("New"));
+        assert_eq!((&kept.sources[0].response[..], &kept.sources[0].citations), ("resp_a", &Value::Null));
+        assert!(kept.turns().iter().all(|turn| turn.sources.is_none()));
         kept.items.insert(0, said("user", "a", "x"));
         // What is to be replaced is gone meanwhile: nothing else goes for it.
         let added = Addition { items: vec![said("user", "g", "x")], replaces: Some("b".into()), ..Addition::default() };

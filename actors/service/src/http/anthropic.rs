@@ -34,6 +34,8 @@ const TAKEN: &[&str] = &[
     "output_format",
     "ragstone",
 ];
+/// Of those, what the prompt is made of.
+const PROMPT: &[&str] = &["model", "messages", "system", "tools"];
 /// Without effect on the answer: what is stored is found without being marked.
 const HINTS: &[&str] = &["metadata", "service_tier", "cache_control", "betas", "speed", "inference_geo"];
 /// What their clients name where nobody chose a model: it is answered by the one that is here.
@@ -70,17 +72,8 @@ async fn counted(state: &State, request: &HttpRequest, incoming: Incoming) -> An
     opened.ragstone.check_room(caller(request))?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| TAKEN.contains(&name) || HINTS.contains(&name));
-    fields.ignore(&[
-        "max_tokens",
-        "stream",
-        "stop_sequences",
-        "temperature",
-        "top_p",
-        "top_k",
-        "tool_choice",
-        "thinking",
-        "ragstone",
-    ]);
+    let unasked = |name: &&str| !PROMPT.contains(name);
+    fields.ignore(&TAKEN.iter().copied().filter(unasked).collect::<Vec<_>>());
     let mut fields = converted(fields)?;
     check_model(&mut fields, &opened.model_id)?;
     let count = tokenize::count(state, caller(request), opened, fields).await?;

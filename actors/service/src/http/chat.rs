@@ -77,9 +77,9 @@ pub async fn answer(
     };
     let goes_on =
         matches!(&input, Input::Chat { messages, .. } if messages.last().is_some_and(|last| last.role == "assistant"));
-    // What goes on with an answer that was begun thinks no more, and a form holds from the first token on.
+    // What goes on with an answer that was begun thinks no more, but for an engine that begins a new one; and a form holds from the first token on.
     let is_formed = generation.format.is_some();
-    let thinking = opened.ragstone.thinking(thinks).filter(|_| !goes_on);
+    let thinking = opened.ragstone.thinking(thinks).filter(|_| !goes_on || opened.ragstone.has_upstream());
     let thinking = thinking.map(|thinking| if is_formed { Thinking::Maybe } else { thinking });
     let question = Question {
         input,

@@ -176,9 +176,19 @@ fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> im
                 let response = next.call(request).await?;
                 Ok(if is_tenant { told_to_tenant(response) } else { response })
             }
-            Err(error) => Ok(request.into_response(Refusal(error).error_response())),
+            Err(error) => Ok(request.into_response(refused_in_words(path, error))),
         }
     }))
+}
+
+/// What whoever is not let in is told, in the words of the path's protocol: official clients read nothing else.
+fn refused_in_words(path: &str, error: Error) -> HttpResponse {
+    let body = match path {
+        _ if path.starts_with("/v1/messages") => anthropic::error_body(&error),
+        _ if path.starts_with("/api/") => ollama::lines::error_body(&error),
+        _ => return Refusal(error).error_response(),
+    };
+    Refusal(error).error_response().into_parts().0.set_body(BoxBody::new(body.to_string()))
 }
 
 /// What failed here is told to a tenant without what is the owner's and others' alone.
@@ -201,8 +211,9 @@ fn admitted(request: &ServiceRequest, path: &str) -> Result<Visitor> {
     identity::admit(state, request.request(), path)
 }
 
-async fn not_found(request: HttpRequest) -> Answered {
-    Err(Error::new(ErrorKind::NotFound, format!("no such path: {} {}", request.method(), request.path())).into())
+async fn not_found(request: HttpRequest) -> HttpResponse {
+    let error = Error::new(ErrorKind::NotFound, format!("no such path: {} {}", request.method(), request.path()));
+    refused_in_words(request.path(), error)
 }
 
 /// Checks where requests come from, counts, measures, and gives every one its span.
@@ -232,7 +243,8 @@ async fn account(
             unread::paced(&state, response)
         }
         Err(error) => {
-            let response = request.into_response(Refusal(error).error_response());
+            let refused = refused_in_words(request.path(), error);
+            let response = request.into_response(refused);
             unread::paced(&state, response.map_into_boxed_body())
         }
     };

@@ -2,20 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use actix_web::body::BoxBody;
 use actix_web::http::header::{HeaderValue, RETRY_AFTER};
 use actix_web::web::ServiceConfig;
-use actix_web::{HttpRequest, HttpResponse, ResponseError, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
 use ragstone_actors::admission::quotas::UsedUp;
-use serde_json::Value;
 
 use super::body::Incoming;
-use super::error::{Answered, Refusal};
+use super::error::Answered;
 use super::fields::Fields;
 use super::identity::Visitor;
 use super::state::State;
-use super::{anthropic, audit, ollama, resource};
+use super::{audit, refused_in_words, resource};
 use crate::api::List;
 use crate::api::quotas::{ChangeQuotas, QuotaUse, TenantQuotas, named};
 use crate::error::{Error, ErrorKind, Result};
@@ -59,18 +57,9 @@ fn refused(tenant: &str, UsedUp { name, limit, wait }: UsedUp, path: &str) -> Ht
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     let message = format!("tenant `{tenant}` has used up its quota `{name}` of {limit}; come back in {seconds} s");
     let error = Error::of_field(ErrorKind::Overloaded, name.name(), message);
-    let in_words: Option<fn(&Error) -> Value> = match path {
-        _ if path.starts_with("/v1/messages") => Some(anthropic::error_body),
-        _ if path.starts_with("/api/") => Some(ollama::lines::error_body),
-        _ => None,
-    };
-    let body = in_words.map(|body| body(&error).to_string());
-    let mut response = Refusal(error).error_response();
+    let mut response = refused_in_words(path, error);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(u64::try_from(seconds).unwrap_or(u64::MAX)));
-    match body {
-        Some(body) => response.into_parts().0.set_body(BoxBody::new(body)),
-        None => response,
-    }
+    response
 }
 
 /// Quotas with what is used of them: a key's own tenant's, or those of all who have some.
@@ -122,6 +111,7 @@ mod tests {
 
     use actix_web::body::to_bytes;
     use ragstone_storage::catalog::QuotaName;
+    use serde_json::Value;
 
     use super::*;
 

@@ -169,15 +169,26 @@ impl<'a> Run<'a> {
         let (stored, read) = (0.0, 0.0);
         self.batch.files.push(InWork { path: name.clone(), documents: 0, is_read: false, new_bytes, stored, read });
         let (mut has_some, mut has_text, mut left_out) = (false, false, Vec::new());
+        // What the corpus would not take, which would end the whole ingest there.
+        let mut refused = None;
         loop {
-            match self.unless_ended(reading.next()).await? {
+            let step = match self.unless_ended(reading.next()).await? {
+                Step::Done => refused.take().map_or(Step::Done, Step::Skipped),
+                step => step,
+            };
+            match step {
                 Step::Document(document) => {
+                    let document = with_given(*document, &self.record.job().options.metadata);
+                    if let Err(why) = document.check() {
+                        refused.get_or_insert(why.to_string());
+                        continue;
+                    }
                     has_some = true;
                     has_text |= !document.text.trim().is_empty();
                     let room = MOST_LEFT_OUT.saturating_sub(left_out.len());
                     left_out.extend(document.left_out.iter().take(room).cloned());
                     self.commit_if_full().await?;
-                    self.batch.push(with_given(*document, &self.record.job().options.metadata));
+                    self.batch.push(document);
                 }
                 Step::Done if has_text => {
                     self.name_left_out(&name, &left_out).await;

@@ -86,7 +86,8 @@ pub async fn list(routes: &dyn Routes, cursor: Option<String>) -> Result<ListRes
     let documents: Page<DocumentInfo> = get(routes, &["v1", "collections", name, "documents"], query).await?;
     let found = documents.data.iter().map(|document| resource(name, document));
     let next = if documents.has_more {
-        Some(Cursor { collection: name.to_owned(), offset: offset + PAGE })
+        // A page has fewer than were asked for where they have much metadata; one at least.
+        Some(Cursor { collection: name.to_owned(), offset: offset + documents.data.len().max(1) })
     } else {
         more.first().map(|next| Cursor { collection: (*next).to_owned(), offset: 0 })
     };

@@ -214,7 +214,7 @@ async fn resources_are_listed_page_by_page_over_all_collections() {
         }
     }
     assert_eq!(seen, ["ragstone://a/one", "ragstone://a/two", "ragstone://b/three"]);
-    assert_eq!(script.asked()[3].query, [("offset", "100".to_owned()), ("limit", "100".to_owned())]);
+    assert_eq!(script.asked()[3].query, [("offset", "1".to_owned()), ("limit", "100".to_owned())]);
     let script = Script::new(&[(200, json!({ "data": [] }))]);
     assert!(resources::list(&script, None).await.unwrap().resources.is_empty());
     assert_eq!(resources::list(&script, Some("what".into())).await.unwrap_err().code.0, -32602);

@@ -178,7 +178,8 @@ impl Pipeline {
                     deadline: within,
                 };
                 let (question, constraint, meter) = (Arc::new(question), None, self.meter(caller));
-                let asking = Asking { question, found_in, deadline, constraint, task: Task::Judge, meter };
+                let (task, computed_us) = (Task::Judge, Arc::default());
+                let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
                 self.judge(&asking, &query, passages).await?
             }
         };
@@ -206,6 +207,9 @@ impl Pipeline {
 
     async fn judge_one(&self, asked: &Asking, verdicts: &Verdicts, passage: Arc<[u32]>) -> Result<Judged> {
         let passage = Passage { citation: Citation::default(), tokens: passage };
+        // A question has one place, and many of these: among all callers they have a part of the engine's queue, and share it as callers do.
+        let turn = timeout_at(asked.deadline, self.judging.take(asked.question.caller)).await;
+        let _turn = turn.map_err(|_| deadline_error())?;
         let mut prefilled = self.prefill(asked, (&[passage], 1), None).await?;
         asked.meter.reading(prefilled.prompt_tokens as u64);
         let output = prefilled.sequence.outputs.pop();

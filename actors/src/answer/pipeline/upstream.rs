@@ -85,8 +85,8 @@ impl Pipeline {
         let deadline = deadline_after(question.deadline);
         let admission = Arc::new(self.admit_upstream(&question)?);
         let (meter, found_in) = (self.meter(question.caller), self.store.epoch());
-        let asking =
-            Asking { question: Arc::new(question), found_in, deadline, constraint: None, task: Task::Answer, meter };
+        let (question, constraint, task, computed_us) = (Arc::new(question), None, Task::Answer, Arc::default());
+        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
         let mut found = self.find(&asking).instrument(tracing::info_span!("retrieve")).await?;
         let retrieve_ms = arrived.elapsed_ms();
         if let Some(nothing @ NothingFound { answered: Answered::Said, .. }) = found.nothing_found {
@@ -351,7 +351,7 @@ impl Pipeline {
                 match &heard {
                     Ok(Heard::Usage(said)) => usage = Some(*said),
                     Err(_) => ended = true,
-                    Ok(Heard::End(_)) => {
+                    Ok(Heard::End(..)) => {
                         ended = true;
                         if let Some(pipeline) = me.upgrade().filter(|_| index == 0) {
                             pipeline.ended(&upstream, &sent, usage);

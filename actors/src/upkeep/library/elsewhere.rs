@@ -24,25 +24,31 @@ impl Library {
         gone.tell(&GoneEntry { segments }).await
     }
 
-    /// Takes out of every tier of this node what other nodes removed.
-    pub(crate) async fn apply_gone(&self, entries: Vec<GoneEntry>) -> Result<()> {
-        let segments = segments_in(&entries);
+    /// Takes out of every tier that is this node's own what other nodes removed: from then on it does not serve it. Their common bucket is not
+    /// waited for ([`remove_objects_of`](Self::remove_objects_of)).
+    pub(crate) async fn apply_gone(&self, segments: Vec<SegmentDigest>) -> Result<()> {
         if segments.is_empty() {
             return Ok(());
         }
-        let (store, models, catalog) = (self.0.store.clone(), self.fingerprints()?, self.0.catalog.clone());
+        let (store, catalog) = (self.0.store.clone(), self.0.catalog.clone());
         blocking(move || {
-            store.invalidate(&segments, &models)?;
+            store.invalidate_here(&segments)?;
             store.flush()?;
             // The vacuum takes it off this node's disk, too.
             catalog.note_remains(&Holder::Kv, store.env().now_unix_ms())
         })
         .await
     }
+
+    /// Takes out of the bucket what other nodes removed: so did they, but this one may have uploaded it after that.
+    pub(crate) async fn remove_objects_of(&self, segments: Vec<SegmentDigest>) -> Result<()> {
+        let (store, models) = (self.0.store.clone(), self.fingerprints()?);
+        blocking(move || store.invalidate(&segments, &models).map(drop)).await
+    }
 }
 
 /// The segments of entries of the log. What is none is left out: another version wrote it.
-fn segments_in(entries: &[GoneEntry]) -> Vec<SegmentDigest> {
+pub(crate) fn segments_in(entries: &[GoneEntry]) -> Vec<SegmentDigest> {
     let names = entries.iter().flat_map(|entry| &entry.segments);
     let mut segments: Vec<SegmentDigest> = names.filter_map(|name| name.parse().ok()).collect();
     segments.sort_unstable_by_key(|segment| segment.0);

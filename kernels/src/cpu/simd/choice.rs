@@ -85,9 +85,10 @@ impl Paths {
     }
 
     /// Whether these compute in bf16 what loses nothing by it. That decides whose KV is whose, so that it is never a matter of what was measured,
-    /// which differs from one time to the next, but of what the machine has, or what was [forced](Path::force).
+    /// which differs from one time to the next, but of what the machine has, or what was [forced](Path::force). Intel's vectors multiply bf16 at
+    /// half the rate of f32 (Sapphire and Emerald Rapids: docs/results/kernels.md), so that there it takes tiles.
     pub fn compute_bf16(&self) -> bool {
-        self.elementwise.has_bf16_products()
+        multiplies_bf16_faster(self.elementwise, is_intels())
     }
 
     /// These, with another path for a kind of work.
@@ -126,6 +127,25 @@ impl Paths {
             paths if paths == self => Ok(()),
             paths => Err(Error::invalid_input(format!("the {paths} kernels are in use already"))),
         }
+    }
+}
+
+/// Whether products of bf16 are faster than those of f32. Pure.
+fn multiplies_bf16_faster(path: Path, is_intels: bool) -> bool {
+    path.has_bf16_products() && (path == Path::Amx || !is_intels)
+}
+
+fn is_intels() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every x86-64 processor has the instruction.
+        #[allow(unused_unsafe)]
+        let vendor = unsafe { std::arch::x86_64::__cpuid(0) };
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
     }
 }
 
@@ -170,7 +190,16 @@ mod tests {
         // Whatever was measured to be the fastest.
         let slow =
             Work::MEASURED.into_iter().fold(Paths::all(Path::Avx512Bf16), |paths, work| paths.with(work, Path::Avx512));
-        assert!(slow.compute_bf16() && !Paths::all(Path::Avx512).compute_bf16());
+        assert_eq!(slow.compute_bf16(), !is_intels());
+        assert!(!Paths::all(Path::Avx512).compute_bf16());
+        for (path, is_intels, is_faster) in [
+            (Path::Amx, true, true),
+            (Path::Avx512Bf16, false, true),
+            (Path::Avx512Bf16, true, false),
+            (Path::Avx512Vnni, false, false),
+        ] {
+            assert_eq!(multiplies_bf16_faster(path, is_intels), is_faster, "{path:?} {is_intels}");
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! gone/TIME-NAME    TIME: 13 digits, milliseconds since 1970 by the bucket's clock, but never before what the writer has seen of the log
 //! ```
 //! An entry may appear behind later ones, as writers' clocks differ and requests take their time: the last [`OVERLAP`] is listed again every
-//! time. Entries are removed once they are [`KEPT`] old; a node that was away for longer starts without its KV.
+//! time. Entries are removed once they are [`KEPT`] old; a node that was away for longer starts without its KV. One that ran on meanwhile is
+//! not up to date again before it starts anew.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -52,8 +53,9 @@ pub struct Gone(Bucket);
 pub struct Followed {
     /// What is new, oldest first.
     pub entries: Vec<GoneEntry>,
-    /// The log does not reach back to what this node saw last, or it never looked: nobody can say what went meanwhile, so that all its KV has
-    /// to go. Of the first look alone.
+    /// The log does not reach back to what this node applied last, or it never looked: nobody can say what went meanwhile, so that all its KV
+    /// has to go. Where the first look says so, whoever follows begins without. Where a later one does, all that come after it do, and the
+    /// node is not up to date again, whatever it applies: of the KV that it has open nobody can say what is gone.
     pub has_gap: bool,
 }
 
@@ -66,14 +68,17 @@ pub struct Follower {
     /// The newest that was seen, in milliseconds, and that was applied.
     newest_ms: u64,
     applied_ms: u64,
-    /// When it last looked, by the bucket's clock.
+    /// When it last looked and what it found was applied, by the bucket's clock; and when it looked last.
     looked_ms: u64,
+    looking_ms: u64,
     /// Since that look began: what it says holds for that moment, however long it took to hear and to apply it.
     began: Option<Stopwatch>,
     /// It never looked before, also before its last start.
     is_new: bool,
     /// It looked since its last start.
     has_looked: bool,
+    /// What it had not applied left the log while it ran.
+    is_lost: bool,
     /// Since it looked at the bucket's clock.
     clock: Option<Stopwatch>,
     current: UpToDate,
@@ -132,9 +137,11 @@ impl Gone {
             newest_ms,
             applied_ms: newest_ms,
             looked_ms: newest_ms,
+            looking_ms: newest_ms,
             began: None,
             is_new,
             has_looked: false,
+            is_lost: false,
             clock: None,
             current,
         }
@@ -161,8 +168,7 @@ impl Follower {
             self.clock = Some(bucket.env().stopwatch());
         }
         let now_ms = bucket.now_ms();
-        let is_late = self.is_new || now_ms.saturating_sub(self.looked_ms) >= kept_ms();
-        let has_gap = !self.has_looked && is_late;
+        let has_gap = self.is_lost || has_lost((!self.is_new).then_some(self.looked_ms), now_ms);
         let from = name_at(self.newest_ms.saturating_sub(overlap_ms()));
         self.began = Some(bucket.env().stopwatch());
         let listed = bucket.list(&Path::from(GONE), Some(&from)).await?;
@@ -190,15 +196,26 @@ impl Follower {
             }
         }
         self.seen = seen;
-        self.looked_ms = now_ms;
+        self.looking_ms = now_ms;
+        if has_gap && self.has_looked {
+            self.is_lost = true;
+        } else if has_gap {
+            // It begins without KV: from here on it misses nothing.
+            self.looked_ms = now_ms;
+            self.is_new = false;
+        }
         self.has_looked = true;
         Ok(followed)
     }
 
-    /// What the last look found is applied: the node is up to date. Where it saw the log last, to be kept over a restart.
+    /// What the last look found is applied: the node is up to date, unless what it missed left the log while it ran. Where it saw the log
+    /// last, to be kept over a restart.
     pub fn applied(&mut self) -> u64 {
-        self.applied_ms = self.newest_ms;
-        *locked(&self.current.since) = self.began.clone();
+        if !self.is_lost {
+            self.applied_ms = self.newest_ms;
+            self.looked_ms = self.looking_ms;
+            *locked(&self.current.since) = self.began.clone();
+        }
         self.looked_ms
     }
 
@@ -239,6 +256,12 @@ fn kept_ms() -> u64 {
     KEPT.as_millis() as u64
 }
 
+/// Whether entries may have left the log that a node has not applied: it last did so at `looked_ms`, or never. An entry may have the time of
+/// as long ago as the overlap. Pure.
+fn has_lost(looked_ms: Option<u64>, now_ms: u64) -> bool {
+    looked_ms.is_none_or(|looked_ms| now_ms.saturating_sub(looked_ms) >= kept_ms() - overlap_ms())
+}
+
 fn name_at(at_ms: u64) -> Path {
     Path::from(format!("{GONE}/{at_ms:013}"))
 }
@@ -252,4 +275,17 @@ fn entry_of(path: &Path, bytes: &[u8]) -> Result<GoneEntry> {
         let message = format!("the entry {path} of the log of what is gone cannot be read: {error}; upgrade this node");
         Error::new(ErrorKind::Incompatible, message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_never_saw_or_saw_too_long_ago_is_lost() {
+        let (week_ms, overlap_ms) = (7 * 24 * 3600 * 1000, 300 * 1000);
+        assert!(has_lost(None, 0));
+        assert!(!has_lost(Some(5), 5) && !has_lost(Some(5), 4));
+        assert!(!has_lost(Some(5), 4 + week_ms - overlap_ms) && has_lost(Some(5), 5 + week_ms - overlap_ms));
+    }
 }

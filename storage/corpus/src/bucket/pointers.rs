@@ -1,7 +1,8 @@
 //! Which table a collection has: one small object names it. Creating it creates the collection, removing it deletes the collection, for all
-//! nodes at once; a table that no object names is nobody's.
+//! nodes at once; a table that no object names is nobody's. An object that is there and cannot be read is damage, and not "no collection":
+//! while there is one, nobody can say which tables are nobody's, and none is removed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use object_store::path::Path;
 use ragstone_env::lock::locked;
 
 use super::{Bucket, TABLES, table_prefix, written_ms};
-use crate::Result;
 use crate::naming::{Stage, stage_of, table_name};
+use crate::{Error, ErrorKind, Result};
 
 const COLLECTIONS: &str = "collections";
 /// How old a table that nobody names must be to be removed: whoever makes one names it at once.
@@ -22,35 +23,85 @@ pub(crate) type Pointer = String;
 /// The collections as they were last listed.
 #[derive(Debug, Default)]
 pub(crate) struct Pointers {
-    /// By the etag of the object that says so.
-    known: Mutex<HashMap<String, Pointer>>,
+    /// By the etag of the object that says so; `None`: it cannot be read.
+    known: Mutex<HashMap<String, Option<Pointer>>>,
+    /// Those that could not be read then: each is told once.
+    told: Mutex<BTreeSet<String>>,
+}
+
+/// The collections that a bucket has.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    /// With their tables.
+    pub tables: BTreeMap<String, Pointer>,
+    /// Those whose tables nobody can say.
+    pub unreadable: BTreeSet<String>,
 }
 
 impl Pointers {
-    /// Every collection with its table.
-    pub async fn all(&self, bucket: &Bucket) -> Result<BTreeMap<String, Pointer>> {
+    /// Every collection.
+    pub async fn all(&self, bucket: &Bucket) -> Result<Named> {
         let listed = bucket.list(&Path::from(COLLECTIONS), None).await?;
-        let (mut all, mut known) = (BTreeMap::new(), HashMap::new());
+        let (mut named, mut known) = (Named::default(), HashMap::new());
         for object in listed {
             let Some((name, Stage::Serving)) = object.location.filename().and_then(stage_of) else { continue };
             let tag = object.e_tag.map(|tag| format!("{} {tag}", object.location));
             let before = tag.as_ref().and_then(|tag| locked(&self.known).get(tag).cloned());
             let table = match before {
-                Some(table) => Some(table),
-                None => bucket.read(&object.location).await?.and_then(|there| id_of(&there.bytes)),
+                Some(table) => table,
+                None => match bucket.read(&object.location).await? {
+                    Some(there) => id_of(&there.bytes),
+                    // Deleted meanwhile.
+                    None => continue,
+                },
             };
-            let Some(table) = table else { continue };
             known.extend(tag.map(|tag| (tag, table.clone())));
-            all.insert(name, table);
+            if let Some(table) = table {
+                named.tables.insert(name, table);
+            } else {
+                named.unreadable.insert(name);
+            }
         }
         *locked(&self.known) = known;
-        Ok(all)
+        let mut told = locked(&self.told);
+        for name in named.unreadable.difference(&told) {
+            let error = Self::unreadable(name);
+            tracing::warn!(collection = name, %error, "what it has stays where it is, and no table that nobody names is removed");
+        }
+        *told = named.unreadable.clone();
+        Ok(named)
+    }
+
+    /// The object of a collection cannot be read.
+    pub fn unreadable(collection: &str) -> Error {
+        let path = path_of(collection);
+        let message = format!("the object `{path}` of the bucket, which says which table it has, cannot be read");
+        Error::new(ErrorKind::Corrupt, message)
+    }
+
+    /// Deletes a collection whose object cannot be read. Its table is nobody's then, and leaves with those.
+    pub async fn remove_unreadable(bucket: &Bucket, collection: &str) -> Result<()> {
+        bucket.remove(&path_of(collection)).await
+    }
+
+    /// Removes a table that was made for a collection, which may have got it or another one.
+    pub async fn take_back(bucket: &Bucket, collection: &str, table: &str) -> Result<()> {
+        if of(bucket, collection).await?.as_deref() == Some(table) {
+            bucket.remove(&path_of(collection)).await?;
+        }
+        bucket.remove_all(&table_prefix(table)).await
     }
 }
 
 /// The table of a collection; `None`: there is no such collection.
+///
+/// # Errors
+/// `Corrupt` for an object that cannot be read; `Unavailable` where the bucket does not answer.
 pub(crate) async fn of(bucket: &Bucket, collection: &str) -> Result<Option<Pointer>> {
-    Ok(bucket.read(&path_of(collection)).await?.and_then(|there| id_of(&there.bytes)))
+    match bucket.read(&path_of(collection)).await? {
+        Some(there) => id_of(&there.bytes).map(Some).ok_or_else(|| Pointers::unreadable(collection)),
+        None => Ok(None),
+    }
 }
 
 /// Names the table of a new collection; whether there was none of that name.
@@ -58,15 +109,20 @@ pub(crate) async fn create(bucket: &Bucket, collection: &str, table: &str) -> Re
     bucket.create(&path_of(collection), table).await
 }
 
-/// Deletes a collection that still has that table, and then the table.
+/// Deletes a collection that still has that table, or of which nobody can say what it has; and then the table.
 pub(crate) async fn remove(bucket: &Bucket, collection: &str, table: &str) -> Result<()> {
-    if of(bucket, collection).await?.as_deref() == Some(table) {
+    let is_its = match of(bucket, collection).await {
+        Err(error) if error.kind() == ErrorKind::Corrupt => true,
+        named => named?.as_deref() == Some(table),
+    };
+    if is_its {
         bucket.remove(&path_of(collection)).await?;
     }
     bucket.remove_all(&table_prefix(table)).await
 }
 
-/// Removes tables that were deleted, or made, by a node that did not come to the end of it.
+/// Removes tables that were deleted, or made, by a node that did not come to the end of it. None while the object of any collection cannot be
+/// read: one of them may be that one's.
 pub(crate) async fn remove_orphans(bucket: &Bucket, pointers: &Pointers) -> Result<usize> {
     let mut newest: BTreeMap<String, u64> = BTreeMap::new();
     for object in bucket.list(&Path::from(TABLES), None).await? {
@@ -77,10 +133,14 @@ pub(crate) async fn remove_orphans(bucket: &Bucket, pointers: &Pointers) -> Resu
     }
     // Behind the listing: what was named meanwhile is not removed.
     let named = pointers.all(bucket).await?;
+    if !named.unreadable.is_empty() {
+        tracing::debug!(unreadable = ?named.unreadable, "tables that nobody names stay");
+        return Ok(0);
+    }
     let mut removed = 0;
     for (id, written_ms) in newest {
         let is_old = bucket.now_ms().saturating_sub(written_ms) >= ORPHANED.as_millis() as u64;
-        if is_old && !named.values().any(|table| *table == id) {
+        if is_old && !named.tables.values().any(|table| *table == id) {
             bucket.remove_all(&table_prefix(&id)).await?;
             removed += 1;
         }

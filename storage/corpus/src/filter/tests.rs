@@ -51,6 +51,20 @@ fn values_are_compared_as_what_they_are() {
         ("gt", json!("nan"), json!("oh"), true),
         ("lt", json!(1e308), json!("inf"), false),
         ("lt", json!(2), json!([3, 1]), true),
+        ("eq", json!(1), json!(1.0), true),
+        ("eq", json!(1.0), json!("1"), true),
+        ("eq", json!(9_007_199_254_740_993_u64), json!(9_007_199_254_740_993_u64), true),
+        ("eq", json!(9_007_199_254_740_993_u64), json!(9_007_199_254_740_992_u64), false),
+        ("ne", json!(9_007_199_254_740_993_u64), json!(9_007_199_254_740_992_u64), true),
+        ("in", json!([9_007_199_254_740_993_u64]), json!("9007199254740992"), false),
+        ("eq", json!("9007199254740993"), json!(9_007_199_254_740_992_u64), false),
+        ("eq", json!("9007199254740993"), json!(9_007_199_254_740_993_u64), true),
+        ("gt", json!(9_007_199_254_740_992_u64), json!(9_007_199_254_740_993_u64), true),
+        ("gte", json!(9_007_199_254_740_993_u64), json!("9007199254740992"), false),
+        ("gte", json!("9007199254740993"), json!("9007199254740992"), false),
+        ("eq", json!(u64::MAX), json!(u64::MAX), true),
+        ("eq", json!(u64::MAX), json!(u64::MAX - 1), false),
+        ("lt", json!(u64::MAX), json!(i64::MIN), true),
     ] {
         assert_eq!(matches(one(kind, value.clone()), json!({ "k": entry })), expected, "{kind} {value} {entry}");
     }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::bucket::{Bucket, pointer_of};
+use crate::bucket::Bucket;
 use crate::naming::unknown;
+use crate::sharing::table_of;
 use crate::{Error, ErrorKind, Result};
 
 /// Tries of one commit.
@@ -104,7 +105,7 @@ async fn steps<T: Commits>(
         *took_out += 1;
     }
     drop_earlier_generations(table, added, took_out).await?;
-    match pointer_of(bucket, collection).await? {
+    match table_of(bucket, collection).await? {
         Some(named) if named == id => Ok(()),
         // What was committed went with the table.
         _ => Err(unknown(collection)),

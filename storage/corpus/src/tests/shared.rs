@@ -12,9 +12,11 @@ use self::store::Shaky;
 use super::*;
 
 mod gone;
+mod looks;
 mod moto;
 #[path = "../../../../tests/outside/mod.rs"]
 mod outside;
+mod pointers;
 #[path = "../../../../tests/s3_server/mod.rs"]
 mod s3_server;
 mod several;
@@ -100,6 +102,16 @@ async fn a_store_that_creates_an_object_twice_is_refused() {
     let error = node_with(store.clone(), at_once(), Env::system()).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Incompatible);
     assert!(error.to_string().contains("If-None-Match") && error.to_string().contains("MinIO"), "{error}");
+    assert_eq!(store.names().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_replaces_what_has_changed_is_refused() {
+    let store = Shaky::new();
+    store.ignores_update.store(true, Ordering::Relaxed);
+    let error = node_with(store.clone(), at_once(), Env::system()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    assert!(error.to_string().contains("If-Match"), "{error}");
     assert_eq!(store.names().await, [""; 0]);
 }
 

@@ -142,3 +142,62 @@ fn numbers_of_lists_and_struck_text_are_kept() {
         "3. Open.\n4. Press.\nthe left key\nWait.\n9. Close.\n\n| a | b |\n\nIt costs ~~900~~ 740 crowns."
     );
 }
+
+#[test]
+fn cells_that_span_others_leave_the_rest_in_their_columns() {
+    for (table, expected) in [
+        (
+            "<tr><th>Hall<th>Tool<th>Shelf<tr><td rowspan=2>North<td>Rake<td>4<tr><td>Hoe<td>5<tr><td>South<td colspan=2>empty",
+            "| Hall | Tool | Shelf |\n| --- | --- | --- |\n| North | Rake | 4 |\n| North | Hoe | 5 |\n| South | empty |  |",
+        ),
+        (
+            "<thead><tr><th rowspan=2>Stone<th colspan=2>Size<tr><th>W<th>H</thead><tbody><tr><td>Slate<td>2<td>3",
+            "| Stone | Size |  |\n| --- | --- | --- |\n| Stone | W | H |\n| Slate | 2 | 3 |",
+        ),
+        // To the end of its group, and no further.
+        (
+            "<tbody><tr><td rowspan=0>a<td>b<tr><td>c<tbody><tr><td>d<td rowspan='9x'>e",
+            "| a | b |\n| a | c |\n| d | e |",
+        ),
+        ("<tr><td colspan=100>Stones<tr><td>Slate<td>2", "| Stones |  |\n| Slate | 2 |"),
+        ("<tr><td colspan=3>A box.", "A box."),
+        ("<tr><td rowspan=x colspan=-1>a<td colspan=99999999999999999999>b", "| a | b |"),
+    ] {
+        assert_eq!(text(&format!("<table>{table}</table>")), expected);
+    }
+}
+
+#[test]
+fn cells_of_tables_that_arrange_a_page_are_said_once() {
+    let inner = "<table><tr><td>a<td>b</table>";
+    let nested = format!("<table><tr><td rowspan=2>Left<td colspan=2>Right<tr><td>{inner}<td>End</table>");
+    assert_eq!(text(&nested), "Left\n\nRight\n\n| a | b |\n\nEnd");
+    let long = ["word"; 500].join(" ");
+    let page = format!("<table><tr><td rowspan=2>Left<td>{long}<tr><td>End</table>");
+    assert_eq!(text(&page), format!("Left\n\n{long}\n\nEnd"));
+    // Those that would be said a million times, too.
+    let cells = format!("<td rowspan=9999>{}", "x".repeat(150)).repeat(1000);
+    let page = format!("<table><tr>{cells}{}</table>", "<tr><td>y".repeat(5000));
+    let said = text(&page);
+    assert!(said.len() < page.len() && said.matches('x').count() == 150_000 && said.matches('y').count() == 5000);
+}
+
+#[test]
+fn code_in_tables_keeps_its_lines() {
+    let numbered = page(
+        "<table class=highlighttable><tr><td class=linenos><pre>1\n2</pre><td class=code><div><pre><span>def</span> f():\n    \
+         <span>return</span> 1\n</pre></div></table>",
+    );
+    let (code, elements) = numbered.unwrap().body.finish();
+    assert_eq!((&*code, elements[0].kind), ("1\n2\n\ndef f():\n    return 1", ElementKind::Code));
+    assert_eq!(text("<table><tr><td>x<td><pre>a<br>  b</pre></table>"), "x\n\na\n  b");
+    // One line loses nothing in a row.
+    assert_eq!(
+        text("<table><tr><th>Option<th>Example<tr><td>-v<td><pre>\nrun -v\n</pre></table>"),
+        "| Option | Example |\n| --- | --- |\n| -v | run -v |"
+    );
+    assert_eq!(
+        text("<pre>before\n<table><tr><td>one<td>two</table>after</pre>End."),
+        "before\none\ntwo\n\nafter\n\nEnd."
+    );
+}

@@ -153,3 +153,41 @@ fn a_mail_without_a_head_costs_its_place_only() {
     assert_eq!((found.len(), found[0].title.as_deref()), (1, Some("M")));
     assert!(bad.is_none_or(|bad| bad.starts_with("attachment 1: not readable as an e-mail")));
 }
+
+/// A mail of two alternatives, and what a mailing list puts below them.
+fn alternatives(plain: &str, page: &str, below: &str) -> String {
+    let alternative = format!(
+        "--in\r\nContent-Type: text/plain\r\n\r\n{plain}\r\n--in\r\nContent-Type: text/html\r\n\r\n{page}\r\n--in--\r\n"
+    );
+    let both = format!("Content-Type: multipart/alternative; boundary=in\r\n\r\n{alternative}");
+    let head = "From: ada@example.org\r\nSubject: News\r\nMIME-Version: 1.0\r\n";
+    match below {
+        "" => format!("{head}{both}"),
+        _ => format!(
+            "{head}Content-Type: multipart/mixed; boundary=out\r\n\r\n--out\r\n{both}\r\n--out\r\nContent-Type: text/plain\r\n\r\n\
+             {below}\r\n--out--\r\n"
+        ),
+    }
+}
+
+#[test]
+fn a_blank_text_beside_a_page_hides_nothing() {
+    let page = "<p>The <b>mill</b> is dry.</p>";
+    for (plain, below, expected) in [
+        ("\r\n", "", "The mill is dry."),
+        ("", "", "The mill is dry."),
+        (" \u{a0}\r\n\t", "", "The mill is dry."),
+        ("The mill.", "", "The mill."),
+        ("\r\n", "You get this as a miller.", "The mill is dry.\n\nYou get this as a miller."),
+        ("The mill.", "You get this as a miller.", "The mill.\n\nYou get this as a miller."),
+    ] {
+        let (found, bad) = read(crate::Format::Mail, &alternatives(plain, page, below));
+        assert_eq!((found.len(), bad), (1, None), "{plain:?}");
+        assert_eq!(found[0].text, format!("From: ada@example.org\n\n{expected}"), "{plain:?} {below:?}");
+    }
+    // Where neither says anything, nothing is said.
+    let (found, _) = read(crate::Format::Mail, &alternatives("\r\n", " ", ""));
+    assert_eq!(found[0].text, "From: ada@example.org");
+    let (found, _) = read(crate::Format::Mailbox, &format!("From a\n{}", alternatives("\r\n", page, "")));
+    assert_eq!(found[0].text, "From: ada@example.org\n\nThe mill is dry.");
+}

@@ -1,5 +1,10 @@
 //! The collector: what leaves the bucket, and why. Safe beside writers on other nodes: nothing younger than the grace
 //! period leaves, and an object is looked at once more just before it is deleted.
+//!
+//! An entry is found whether or not the bucket has the one before it. That one may never have been there: it computes faster than it loads,
+//! or the entry is a module's, which may stand behind what is no entry. So only what is known to stand behind a deleted entry leaves for
+//! that, with the next round of the node that deleted it. As another node may have, or this one before its last start, what stands behind a
+//! missing entry leaves after a week, whatever the reason, and goes first where room is needed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -20,6 +25,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// Deletions under way at once.
 const DELETIONS: usize = 64;
+/// How long what stands behind a missing entry stays, where nobody knows that it was deleted.
+const UNEXPLAINED: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// What may leave the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +70,7 @@ pub struct Collected {
     pub resealed: u64,
     /// Left because they could not be read.
     pub left_damaged: u64,
-    /// Left because what stood before them is gone: nothing can find them.
+    /// Left because what stood before them was deleted, or, a week after they were written, because it is not there.
     pub left_orphaned: u64,
     /// Left for their age.
     pub left_expired: u64,
@@ -143,7 +150,9 @@ impl ObjectTier {
         }
         let capacity_bytes = Some(self.capacity_bytes).filter(|&bytes| bytes > 0);
         let options = CollectOptions { max_bytes: options.max_bytes.or(capacity_bytes), ..*options };
-        let leaving = plan(&found, &options, now_ms);
+        let deleted: HashMap<KvKey, Duration> =
+            self.deleted().iter().map(|(key, since)| (*key, since.elapsed())).collect();
+        let leaving = plan(&found, &deleted, &options, now_ms);
         let mut gone = HashSet::new();
         for some in leaving.chunks(DELETIONS) {
             go_on()?;
@@ -164,6 +173,11 @@ impl ObjectTier {
         self.remember(found.iter().enumerate().filter(|(index, _)| !gone.contains(index)).map(|(_, object)| object));
         if !options.dry_run {
             self.evicted.fetch_add(collected.left_for_size, Ordering::Relaxed);
+        }
+        if !options.dry_run && collected.kept == 0 {
+            // What nodes uploaded behind them that had not heard of it for a grace period was old enough to leave in this round.
+            let long = options.grace.saturating_mul(2);
+            self.deleted().retain(|key, _| deleted.get(key).is_none_or(|ago| *ago < long));
         }
         Ok(collected)
     }
@@ -333,8 +347,14 @@ fn modified_ms(object: &ObjectMeta) -> u64 {
     u64::try_from(object.last_modified.timestamp()).unwrap_or(0).saturating_mul(1_000)
 }
 
-/// Who leaves, and why; indices into `found`. Pure. Children leave before their parents.
-fn plan(found: &[Found], options: &CollectOptions, now_ms: u64) -> Vec<(usize, Why)> {
+/// Who leaves, and why; indices into `found`. Pure. Children leave before their parents, and what stands behind a missing entry before all
+/// others. `deleted`: what left with its text.
+fn plan(
+    found: &[Found],
+    deleted: &HashMap<KvKey, Duration>,
+    options: &CollectOptions,
+    now_ms: u64,
+) -> Vec<(usize, Why)> {
     let family = Family::of(found);
     let age = |ms: u64| Duration::from_millis(now_ms.saturating_sub(ms));
     let mut leaving = Vec::new();
@@ -348,7 +368,8 @@ fn plan(found: &[Found], options: &CollectOptions, now_ms: u64) -> Vec<(usize, W
                 continue;
             }
         } else if age(youngest_ms) >= options.grace {
-            if family.is_orphan(found, index) {
+            let missing = family.missing(found, index);
+            if missing.is_some_and(|key| deleted.contains_key(&key) || age(youngest_ms) >= UNEXPLAINED) {
                 leaving.push((index, Why::Orphaned));
                 continue;
             }
@@ -363,8 +384,9 @@ fn plan(found: &[Found], options: &CollectOptions, now_ms: u64) -> Vec<(usize, W
     // A bucket may say of each that it is as large as can be.
     let mut bytes: u128 = staying.iter().map(|&index| u128::from(found[index].bytes)).sum();
     staying.retain(|&index| age(family.youngest_ms[index]) >= options.grace);
-    staying.sort_by_key(|&index| {
-        (family.youngest_ms[index], std::cmp::Reverse(family.depth(found, index)), found[index].name.id.key)
+    staying.sort_by_cached_key(|&index| {
+        let (is_whole, youngest_ms) = (family.missing(found, index).is_none(), family.youngest_ms[index]);
+        (is_whole, youngest_ms, std::cmp::Reverse(family.depth(found, index)), found[index].name.id.key)
     });
     for index in staying {
         if bytes <= u128::from(max_bytes) {
@@ -415,17 +437,17 @@ impl Family {
         self.of_key.get(&parent).map(Vec::as_slice)
     }
 
-    /// Whether one of the object's ancestors is not there.
-    fn is_orphan(&self, found: &[Found], index: usize) -> bool {
+    /// The nearest of the object's ancestors that is not there.
+    fn missing(&self, found: &[Found], index: usize) -> Option<KvKey> {
         let mut at = index;
         for _ in 0..found.len() {
             match (found[at].content, self.parents(found, at)) {
-                (Content::Behind(Some(_)), None) => return true,
+                (Content::Behind(parent), None) => return parent,
                 (_, Some([next, ..])) => at = *next,
-                _ => return false,
+                _ => return None,
             }
         }
-        false
+        None
     }
 
     fn depth(&self, found: &[Found], index: usize) -> usize {

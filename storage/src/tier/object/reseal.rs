@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use object_store::path::Path;
 
 use super::client::{Bucket, Operation};
 use super::names::{Name, Space};
@@ -18,7 +19,8 @@ impl ObjectTier {
     }
 
     /// Seals by the first key what this model has under the others and, where that is accepted, under none; how many entries. What it
-    /// cannot read or verify stays, under the name that it has. Other nodes may do the same at the same time. BLOCKS.
+    /// cannot read or verify stays, under the name that it has. Other nodes may do the same at the same time: at the worst an entry is lost
+    /// by that, and computed again. BLOCKS.
     ///
     /// # Errors
     /// `Unavailable` if the bucket fails; that of `go_on`, which is asked before each entry. What was sealed by then is.
@@ -50,18 +52,41 @@ impl ObjectTier {
             None | Some(Ok(None)) => return Ok(false),
             Some(Err(error)) => return left_alone(&name, error),
         };
-        match self.write_sealed(&opened) {
-            Ok(()) => {}
-            Err(error) => return left_alone(&name, error),
+        self.seal_anew(&name, &opened)
+    }
+
+    /// As [`reseal_one`](Self::reseal_one), of an entry that was there when it was opened.
+    pub(super) fn seal_anew(&self, name: &Name, opened: &Opened) -> Result<bool> {
+        let (new, is_new) = match self.write_sealed(opened) {
+            Ok(written) => written,
+            Err(error) => return left_alone(name, error),
+        };
+        // Its text may have been deleted since it was opened, and then both names were looked at before the new one was there.
+        if is_new && !self.is_there(&opened.path)? {
+            self.delete_object("remove what was deleted while it was sealed anew", &self.names.object(&new))?;
+            self.known().remove(&new);
+            return Ok(false);
         }
-        let (bucket, path) = (self.client.bucket.clone(), opened.path);
-        let operation = Operation { doing: "remove what was sealed anew", failpoint: "object.delete", bytes: 0 };
-        self.client.wait(async move { bucket.operate(operation, delete(&bucket, &path)).await })?;
-        self.known().remove(&name);
+        self.delete_object("remove what was sealed anew", &opened.path)?;
+        self.known().remove(name);
         Ok(true)
     }
 
-    fn write_sealed(&self, opened: &Opened) -> Result<()> {
+    fn is_there(&self, path: &Path) -> Result<bool> {
+        let (bucket, path) = (self.client.bucket.clone(), path.clone());
+        let operation = Operation { doing: "look for an entry", failpoint: "object.head", bytes: 0 };
+        let look = async move { bucket.operate(operation, bucket.head(&path)).await };
+        Ok(self.client.wait(look)?.is_some())
+    }
+
+    fn delete_object(&self, doing: &'static str, path: &Path) -> Result<()> {
+        let (bucket, path) = (self.client.bucket.clone(), path.clone());
+        let operation = Operation { doing, failpoint: "object.delete", bytes: 0 };
+        self.client.wait(async move { bucket.operate(operation, delete(&bucket, &path)).await })
+    }
+
+    /// Its name under the first key, and whether nothing was there.
+    fn write_sealed(&self, opened: &Opened) -> Result<(Name, bool)> {
         let header = Arc::clone(&opened.layout.header);
         let codec = opened.layout.codec;
         let new = self.name(Space::of(codec), &header.id());
@@ -78,9 +103,10 @@ impl ObjectTier {
         let bytes = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
         let (bucket, path): (Arc<Bucket>, _) = (self.client.bucket.clone(), self.names.object(&new));
         let operation = Operation { doing: "seal an entry anew", failpoint: "object.before_put", bytes };
-        self.client.wait(async move { bucket.operate(operation, create(&bucket, &path, pieces, bytes)).await })?;
+        let is_new =
+            self.client.wait(async move { bucket.operate(operation, create(&bucket, &path, pieces, bytes)).await })?;
         self.learn(new, Known { key: header.key, parent: header.parent, bytes: header.total_bytes() });
-        Ok(())
+        Ok((new, is_new))
     }
 
     pub(super) fn entry(&self, opened: &Opened) -> ObjectEntry {

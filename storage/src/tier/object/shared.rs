@@ -50,6 +50,17 @@ impl ObjectTier {
         Ok(damaged)
     }
 
+    /// Deletes entries, exact and lossy, in every room; those that were there.
+    pub(super) fn remove_all(&self, named: &[(Fingerprint, EntryId)]) -> Result<Vec<(KvKey, u64)>> {
+        let all = |(fingerprint, id): &(Fingerprint, EntryId)| {
+            let rooms = Space::ALL.into_iter().flat_map(|space| self.names.all(space));
+            rooms.map(|room| (self.names.name(room, fingerprint, id), id.key)).collect::<Vec<_>>()
+        };
+        let keys: Vec<(Name, KvKey)> = named.iter().flat_map(all).collect();
+        let names: Vec<Name> = keys.iter().map(|(name, _)| *name).collect();
+        self.remove_named(&names, &keys.into_iter().collect())
+    }
+
     /// Deletes objects, many at once; the keys and bytes of those that were there. Those that could not be deleted, this node
     /// does not find any more. `keys` are those of sealed ones, which their names do not say.
     fn remove_named(&self, names: &[Name], keys: &HashMap<Name, KvKey>) -> Result<Vec<(KvKey, u64)>> {
@@ -164,15 +175,10 @@ impl SharedTier for ObjectTier {
         self.list_space(Space::Lossy, each)
     }
 
-    /// Exact and lossy.
+    /// Exact and lossy. What others uploaded behind them, the collector removes.
     fn remove_many(&self, named: &[(Fingerprint, EntryId)]) -> Result<Vec<(KvKey, u64)>> {
-        let all = |(fingerprint, id): &(Fingerprint, EntryId)| {
-            let rooms = Space::ALL.into_iter().flat_map(|space| self.names.all(space));
-            rooms.map(|room| (self.names.name(room, fingerprint, id), id.key)).collect::<Vec<_>>()
-        };
-        let keys: Vec<(Name, KvKey)> = named.iter().flat_map(all).collect();
-        let names: Vec<Name> = keys.iter().map(|(name, _)| *name).collect();
-        self.remove_named(&names, &keys.into_iter().collect())
+        self.note_deleted(named.iter().map(|(_, id)| id.key));
+        self.remove_all(named)
     }
 
     fn remove_as(&self, id: &EntryId, precision: Precision) -> Result<bool> {
@@ -182,7 +188,7 @@ impl SharedTier for ObjectTier {
     }
 
     /// Exact ones and lossy ones, by their names. Read are the headers of sealed ones, whose keys their names do not say, and of all if
-    /// those of some tenants are meant.
+    /// those of some tenants are meant. What stands behind them, no name tells: the collector removes it.
     fn remove_segments(
         &self,
         tenants: Option<&BTreeSet<String>>,
@@ -201,6 +207,7 @@ impl SharedTier for ObjectTier {
                 theirs.map(|(_, name, key)| (name, (name, key))).unzip()
             }
         };
+        self.note_deleted(names.iter().map(|name| keys.get(name).copied().unwrap_or(name.id.key)));
         self.remove_named(&names, &keys)
     }
 

@@ -86,7 +86,7 @@ async function documents(view, collection) {
       rows.length ? wanted.over(rows, `Documents ${offset + 1} to ${offset + rows.length}${isPart ? ", sorted by name on this page" : ""}`) : h("p", { class: "quiet" }, offset ? "There are no more." : "There is none in it."),
       h("div", { class: "row" },
         offset > 0 && h("a", { href: `${here}?offset=${Math.max(0, offset - PAGE)}` }, "Earlier"),
-        more && h("a", { href: `${here}?offset=${offset + PAGE}` }, "More")),
+        more && h("a", { href: `${here}?offset=${offset + Math.max(1, data.length)}` }, "More")),
       warm];
   });
   content.replaceChildren(h("h1", {}, h("a", { href: "#/collections" }, "Collections"), ` / ${collection}`), list,

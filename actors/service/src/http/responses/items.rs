@@ -51,9 +51,10 @@ fn take_item(at: &str, mut item: Value, messages: &mut Vec<Value>) -> Result<()>
             need_texts(at, &item, &["call_id", "name", "arguments"])?;
             let function = json!({ "name": item["name"], "arguments": item["arguments"] });
             let call = json!({ "id": item["call_id"], "type": "function", "function": function });
-            match messages.last_mut().filter(|last| last["tool_calls"].is_array()) {
+            // What was said before a call is of the same turn: the model wrote one, and some templates refuse two in a row.
+            match messages.last_mut().filter(|last| last["role"] == "assistant") {
                 Some(Value::Object(last)) => {
-                    if let Some(Value::Array(calls)) = last.get_mut("tool_calls") {
+                    if let Value::Array(calls) = last.entry("tool_calls").or_insert_with(|| json!([])) {
                         calls.push(call);
                     }
                 }
@@ -148,6 +149,29 @@ pub fn identified(mut item: Value, id: impl Fn(&str) -> String) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Mistral's template refuses two turns of the assistant in a row.
+    #[test]
+    fn what_was_said_before_a_call_is_of_its_turn() {
+        let call =
+            |id: &str| json!({ "type": "function_call", "call_id": id, "name": "find", "arguments": "{}", "id": id });
+        let items = vec![
+            json!({ "role": "user", "content": "Where is it?" }),
+            json!({ "role": "assistant", "content": "I will look." }),
+            call("a"),
+            call("b"),
+            json!({ "type": "function_call_output", "call_id": "a", "output": "here" }),
+            json!({ "type": "function_call_output", "call_id": "b", "output": "there" }),
+            call("c"),
+        ];
+        let messages = messages("input", items).unwrap();
+        let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+        assert_eq!(roles, ["user", "assistant", "tool", "tool", "assistant"]);
+        assert_eq!(messages[1]["content"], "I will look.");
+        let ids: Vec<_> = messages[1]["tool_calls"].as_array().unwrap().iter().map(|call| &call["id"]).collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert_eq!((&messages[4]["content"], &messages[4]["tool_calls"][0]["id"]), (&Value::Null, &json!("c")));
+    }
 
     #[test]
     fn items_have_ids_types_and_parts() {

@@ -170,7 +170,7 @@ fn filter() -> Value {
 fn collection(description: &str) -> Value {
     json!({
         "type": "string", "description": format!("{description} `status` lists the collections."),
-        "pattern": "^[A-Za-z0-9._-]+$", "minLength": 1, "maxLength": 64,
+        "pattern": "^(/|[A-Za-z0-9._-]+/)?[A-Za-z0-9._-]+$", "minLength": 1, "maxLength": 129,
     })
 }
 

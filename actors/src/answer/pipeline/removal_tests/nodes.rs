@@ -102,3 +102,36 @@ async fn a_node_that_was_away_hears_at_its_start_what_was_removed() {
         close(node, folder).await;
     }
 }
+
+/// A cache's outage is not the service's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_dead_bucket_of_kv_keeps_no_node_from_answering() {
+    let folders = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+    let envs = [Env::seeded(1, 0), Env::seeded(2, 0)];
+    let settings = || Settings { object_url: Some("memory://dead-kv/kv".into()), ..settings("dead-kv") };
+    let a = open_with(&folders[0], "llama_3_2", settings(), &envs[0]).await;
+    let b = open_with(&folders[1], "llama_3_2", settings(), &envs[1]).await;
+    until(|| a.is_up_to_date() && b.is_up_to_date()).await;
+    let all = documents(&["lamp", "mill"]);
+    a.library().upsert("c", all.clone(), (None, Caller::default()), || true).await.unwrap();
+    assert_eq!(ask(&b).await.len(), 2);
+    let lamp = all[0].identity().unwrap();
+    let scope = Scope { collection: Some("c"), document: Some(&lamp) };
+    let segments: Vec<SegmentDigest> = b.library().segments(scope).await.unwrap().into_iter().collect();
+    assert!(stored(&b, &segments) > 0);
+    let seen = || std::fs::read_to_string(folders[1].path().join("corpus-seen")).unwrap_or_default();
+    until(|| !seen().is_empty()).await;
+    envs[1].set_fail_point("object.list", FailMode::Error(ErrorKind::Unavailable), 1);
+    let before = seen();
+    a.library().delete_document("c", &lamp, None).await.unwrap();
+    until(|| stored(&b, &segments) == 0).await;
+    assert!(b.is_up_to_date());
+    assert_eq!(ask(&b).await, [all[1].identity().unwrap()]);
+    assert_eq!(seen(), before, "the log would tell it again after a start");
+    envs[1].set_fail_point("object.list", FailMode::Off, 1);
+    envs[1].advance(Duration::from_secs(31));
+    until(|| seen() != before && b.is_up_to_date()).await;
+    for (node, folder) in [a, b].into_iter().zip(&folders) {
+        close(node, folder).await;
+    }
+}

@@ -121,6 +121,7 @@ async fn what_the_search_does_not_confirm_leaves_nothing() {
         constraint: None,
         task: Task::Answer,
         meter: pipeline.meter(Caller::default()),
+        computed_us: Arc::default(),
     };
     let mut speculating = Speculating { pipeline, asking: &asking, given: &[], running: None, stages: 0, started: 0 };
     speculating.stage(wrong);

@@ -106,3 +106,33 @@ async fn a_node_that_comes_back_hears_what_it_missed_or_that_nobody_can_say() {
     assert_eq!(later.collect().await.unwrap(), 2);
     assert_eq!(later.collect().await.unwrap(), 0);
 }
+
+#[tokio::test]
+async fn a_node_that_runs_on_and_applies_nothing_for_longer_than_the_log_is_kept_is_not_up_to_date_again() {
+    let (store, env) = (Shaky::new(), Env::seeded(1, 1_000_000));
+    let log = bucket(&store, &env).await.gone();
+    let mut follower = log.follow(None);
+    let current = follower.up_to_date();
+    assert!(follower.look().await.unwrap().has_gap);
+    let seen = follower.applied();
+    assert!(current.is_now());
+    let day_ms: i64 = 24 * 3600 * 1000;
+    store.ahead_ms.store(6 * day_ms, Ordering::Relaxed);
+    env.advance(Duration::from_secs(61));
+    // It hears of it, and its own disk keeps it from doing anything about that.
+    assert!(!follower.look().await.unwrap().has_gap);
+    follower.failed();
+    store.ahead_ms.store(8 * day_ms, Ordering::Relaxed);
+    env.advance(Duration::from_secs(61));
+    for _ in 0..2 {
+        let followed = follower.look().await.unwrap();
+        assert!(followed.has_gap && followed.entries.is_empty(), "{followed:?}");
+        assert_eq!(follower.applied(), seen, "the next start finds out, too");
+        assert!(!current.is_now());
+    }
+    let mut again = log.follow(Some(seen));
+    assert!(again.look().await.unwrap().has_gap);
+    again.applied();
+    assert!(again.up_to_date().is_now(), "it began without KV");
+    assert!(!again.look().await.unwrap().has_gap);
+}

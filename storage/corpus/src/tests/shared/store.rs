@@ -22,6 +22,10 @@ pub(super) struct Shaky {
     inner: InMemory,
     /// Takes a create-only put for any other.
     pub ignores_create: AtomicBool,
+    /// Takes a put that is bound to a version for any other.
+    pub ignores_update: AtomicBool,
+    /// Has versions and no ETags, as Google's client does.
+    pub is_googles: AtomicBool,
     /// Every so many puts are done, and fail.
     pub loses_every: AtomicU64,
     puts: AtomicU64,
@@ -83,6 +87,20 @@ impl ObjectStore for Shaky {
         if self.ignores_create.load(Ordering::Relaxed) && options.mode == PutMode::Create {
             options.mode = PutMode::Overwrite;
         }
+        if let PutMode::Update(version) = &mut options.mode {
+            if self.is_googles.load(Ordering::Relaxed) {
+                let Some(generation) = version.version.take() else {
+                    return Err(Error::Generic {
+                        store: "Shaky",
+                        source: "Version required for conditional update".into(),
+                    });
+                };
+                version.e_tag = Some(generation);
+            }
+            if self.ignores_update.load(Ordering::Relaxed) {
+                options.mode = PutMode::Overwrite;
+            }
+        }
         let put = self.inner.put_opts(path, payload, options).await;
         if put.is_ok() {
             locked(&self.written).insert(path.clone(), self.ahead_ms.load(Ordering::Relaxed));
@@ -104,6 +122,9 @@ impl ObjectStore for Shaky {
         self.answers()?;
         let mut got = self.inner.get_opts(path, options).await?;
         got.meta = self.at_its_time(got.meta);
+        if self.is_googles.load(Ordering::Relaxed) {
+            got.meta.version = got.meta.e_tag.take();
+        }
         Ok(got)
     }
 

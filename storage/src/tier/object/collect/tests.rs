@@ -12,11 +12,12 @@ use crate::entry::Entry;
 use crate::entry::tests::{MODEL, entry_behind};
 use crate::key::{Fingerprint, SegmentDigest};
 use crate::tier::object::{ObjectOptions, ObjectTier};
-use crate::tier::{EntryId, EntryTier};
+use crate::tier::{EntryId, EntryTier, SharedTier};
 use ragstone_env::Env;
 
 const NOW_MS: u64 = 1_000_000_000;
 const HOUR: Duration = Duration::from_secs(3_600);
+const WEEK_H: u64 = 7 * 24;
 
 fn key(id: u8) -> KvKey {
     KvKey([id; 32])
@@ -34,7 +35,14 @@ fn object(id: u8, parent: Option<u8>, hours: u64) -> Found {
 }
 
 fn leaving(found: &[Found], options: CollectOptions) -> Vec<(u8, Why)> {
-    plan(found, &options, NOW_MS).into_iter().map(|(index, why)| (found[index].name.id.key.0[0], why)).collect()
+    leaving_after(found, &[], options)
+}
+
+/// Where entries of these keys were deleted.
+fn leaving_after(found: &[Found], deleted: &[u8], options: CollectOptions) -> Vec<(u8, Why)> {
+    let deleted = deleted.iter().map(|&id| (key(id), HOUR)).collect();
+    let leaving = plan(found, &deleted, &options, NOW_MS);
+    leaving.into_iter().map(|(index, why)| (found[index].name.id.key.0[0], why)).collect()
 }
 
 fn aged(hours: u32) -> CollectOptions {
@@ -69,12 +77,36 @@ fn the_oldest_leave_for_size_children_before_parents() {
 }
 
 #[test]
-fn orphans_and_what_stands_behind_them_leave() {
+fn what_stands_behind_what_was_deleted_leaves() {
     let mut damaged = object(5, None, 2);
     damaged.content = Content::Damaged;
-    let found = [object(2, Some(1), 5), object(3, Some(2), 4), object(4, None, 9), damaged, object(6, Some(5), 2)];
-    let expected = [(2, Why::Orphaned), (3, Why::Orphaned), (5, Why::Damaged), (6, Why::Orphaned)];
-    assert_eq!(leaving(&found, CollectOptions::default()), expected);
+    let found = [
+        object(2, Some(1), 5),
+        object(3, Some(2), 4),
+        object(4, None, 9),
+        damaged,
+        object(6, Some(5), 2),
+        object(8, Some(7), 5),
+    ];
+    let expected = [(2, Why::Orphaned), (3, Why::Orphaned), (5, Why::Damaged)];
+    assert_eq!(leaving_after(&found, &[1], CollectOptions::default()), expected);
+    // It was deleted, and somebody added its text again.
+    assert_eq!(leaving_after(&found[..2], &[2], CollectOptions::default()), []);
+    let young = [object(2, Some(1), 0), object(3, Some(1), 4), object(4, Some(3), 0)];
+    assert_eq!(leaving_after(&young, &[1], CollectOptions::default()), []);
+}
+
+/// A module behind a gap, and what was computed after a system prompt that is not worth a request: their parents never were there.
+#[test]
+fn what_stands_behind_what_is_missing_stays_for_a_week_and_makes_room_first() {
+    let found = [object(2, Some(1), 3), object(3, Some(2), 2), object(4, None, 9)];
+    assert_eq!(leaving(&found, CollectOptions::default()), []);
+    assert_eq!(leaving(&found, sized(200)), [(3, Why::Size)]);
+    assert_eq!(leaving(&found, sized(0)), [(3, Why::Size), (2, Why::Size), (4, Why::Size)]);
+    let old =
+        [object(2, Some(1), WEEK_H - 1), object(3, Some(1), WEEK_H), object(4, None, WEEK_H), object(5, Some(6), 11)];
+    assert_eq!(leaving(&old, CollectOptions::default()), [(3, Why::Orphaned)]);
+    assert_eq!(leaving(&old[3..], aged(10)), [(5, Why::Expired)]);
 }
 
 #[test]
@@ -129,6 +161,7 @@ proptest! {
     fn a_plan_keeps_its_promises(
         objects in prop::collection::vec((0u64..60, prop::option::of(0u8..30), 0u8..8), 0..25),
         ttl in prop::option::of(0u32..50), max_bytes in prop::option::of(0u64..3_000),
+        deleted in prop::collection::hash_set(0u8..30, 0..4),
     ) {
         let found: Vec<_> = (0..).zip(&objects).map(|(id, &(hours, parent, content))| {
             // No key can be derived from a key that is derived from it: no circles.
@@ -137,7 +170,8 @@ proptest! {
             found
         }).collect();
         let options = CollectOptions { ttl: ttl.map(|hours| HOUR * hours), max_bytes, ..CollectOptions::default() };
-        let leaving = plan(&found, &options, NOW_MS);
+        let deleted = deleted.into_iter().map(|id| (key(id), HOUR)).collect();
+        let leaving = plan(&found, &deleted, &options, NOW_MS);
         let gone: HashSet<usize> = leaving.iter().map(|(index, _)| *index).collect();
         prop_assert_eq!(gone.len(), leaving.len());
         let young = |object: &Found| NOW_MS - object.modified_ms < 3_600_000;
@@ -219,7 +253,8 @@ fn a_bucket_is_collected_as_planned() {
     let tier = node(&store, MODEL, &env);
     let root = put(&writer, None, &[1]);
     let child = put(&writer, Some(root.header().key), &[2]);
-    let orphan = put(&writer, Some(key(99)), &[3]);
+    let deleted = put(&writer, None, &[9]);
+    let orphan = put(&writer, Some(deleted.header().key), &[3]);
     let damaged = put(&writer, None, &[4]);
     let other = node(&store, Fingerprint([9; 32]), &env);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -234,6 +269,7 @@ fn a_bucket_is_collected_as_planned() {
         store.put(&of_other, vec![5; 10].into()).await.unwrap();
     });
 
+    assert_eq!(tier.remove_many(&[(MODEL, deleted.header().id())]).unwrap().len(), 1);
     let unwanted = tier.collect_while(&CollectOptions::default(), &|| false).unwrap_err();
     assert_eq!(unwanted.kind(), crate::ErrorKind::Cancelled);
     let first = tier.collect(&CollectOptions::default()).unwrap();
@@ -259,6 +295,31 @@ fn a_bucket_is_collected_as_planned() {
             store.head(path).await.expect("not ours to delete");
         }
     });
+}
+
+/// Only the node that deleted an entry knows, until it starts again, that what stands behind it is to leave.
+#[test]
+fn what_stands_behind_what_another_node_deleted_leaves_within_a_week() {
+    let (store, other, env) = bucket();
+    let [by_segment, by_name] = [(), ()].map(|()| node(&store, MODEL, &env));
+    let passages = [1, 2, 3].map(|token| put(&other, None, &[token]));
+    let behind = passages.each_ref().map(|passage| put(&other, Some(passage.header().key), &[9]));
+    by_segment.remove_segments(None, &[MODEL], &[passages[0].header().segment()]).unwrap();
+    by_name.remove_many(&[(MODEL, passages[1].header().id())]).unwrap();
+    // Damaged, or evicted by somebody: what stands behind it is as good as before.
+    assert!(by_name.remove(&passages[2].header().id()).unwrap());
+    env.advance(2 * HOUR);
+    let there = || behind.each_ref().map(|entry| is_there(&other, entry));
+    assert_eq!(other.collect(&CollectOptions::default()).unwrap().left_orphaned, 0);
+    assert_eq!(by_segment.collect(&CollectOptions::default()).unwrap().left_orphaned, 1);
+    assert_eq!(there(), [false, true, true]);
+    assert_eq!(by_name.collect(&CollectOptions::default()).unwrap().left_orphaned, 1);
+    assert_eq!(there(), [false, false, true]);
+    // They have done it, and remember nothing of it.
+    assert!(by_segment.deleted().is_empty() && by_name.deleted().is_empty());
+    env.advance(168 * HOUR);
+    assert_eq!(other.collect(&CollectOptions::default()).unwrap().left_orphaned, 1);
+    assert_eq!(there(), [false; 3]);
 }
 
 #[test]

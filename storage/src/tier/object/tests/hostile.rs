@@ -367,6 +367,28 @@ fn what_does_not_open_is_not_sealed_anew() {
     assert_found(&after, &entries[2]);
 }
 
+/// Its text is deleted between the reading of the old object and the writing of the new one, when neither name shows the other.
+#[test]
+fn what_is_deleted_while_it_is_sealed_anew_does_not_come_back() {
+    let store = memory();
+    let before = sealed(&store, &[1], false, Codec::Plain);
+    let secret = entry(None, &[1, 2]);
+    before.put(&secret).unwrap();
+    let during = sealed(&store, &[2, 1], false, Codec::Plain);
+    let name = before.name(Space::Exact, &secret.header().id());
+    let opened = during.start_open(vec![name]).unwrap().wait().unwrap().unwrap();
+    assert_eq!(remove_segment(&before, &secret), 1);
+    assert!(!during.seal_anew(&name, &opened).unwrap());
+    assert!(objects(&store).is_empty());
+    // What another node sealed anew meanwhile is not removed by that.
+    before.put(&secret).unwrap();
+    sealed(&store, &[2], false, Codec::Plain).put(&secret).unwrap();
+    let opened = during.start_open(vec![name]).unwrap().wait().unwrap().unwrap();
+    assert!(during.seal_anew(&name, &opened).unwrap());
+    assert_eq!(objects(&store).len(), 1);
+    assert_found(&during, &secret);
+}
+
 #[test]
 fn sealed_entries_are_removed_by_what_they_are() {
     for encrypt in KINDS {
@@ -399,11 +421,13 @@ fn collected_like_any_other() {
     let tier = sealed(&store, &[1], true, Codec::Plain);
     let root = entry(None, &[1]);
     let behind = entry(Some(root.header().key), &[2]);
-    put_all(&tier, &[root.clone(), behind.clone(), entry(Some(KvKey([9; 32])), &[3])]);
+    let deleted = entry(None, &[8]);
+    put_all(&tier, &[root.clone(), behind.clone(), deleted.clone(), entry(Some(deleted.header().key), &[3])]);
     let path = tier.names.object(&tier.name(Space::Exact, &entry(None, &[77]).header().id()));
     run(store.put(&path, vec![0x5A; 500].into())).unwrap();
     // As a node that wrote none of them.
     let node = sealed(&store, &[1], true, Codec::Plain);
+    assert_eq!(node.remove_segments(None, &[MODEL], &[deleted.header().segment()]).unwrap().len(), 1);
     let collected = node.collect(&CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() }).unwrap();
     assert_eq!((collected.objects, collected.left_orphaned, collected.left_damaged), (4, 1, 1), "{collected:?}");
     assert_found(&node, &behind);
