@@ -116,6 +116,8 @@ pub struct Settings {
     /// From how many passages a collection's vectors are indexed; below, every search compares all of them. Looked at whenever documents
     /// are added.
     pub vector_index_rows: usize,
+    /// Bytes of collections' search indexes that stay in memory, of all together.
+    pub index_cache_bytes: u64,
     /// Whether a prompt's prefill may begin with what its search has found so far, when the engine has nothing else to do
     /// and searching takes a while beside it.
     pub speculate: bool,
@@ -221,6 +223,7 @@ impl Default for Settings {
             selection_layer: None,
             primer_passages: None,
             vector_index_rows: 50_000,
+            index_cache_bytes: 512 << 20,
             speculate: true,
             arrange: true,
             top_k: None,

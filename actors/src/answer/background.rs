@@ -15,12 +15,12 @@ use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use crate::admission::blocking::blocking;
 use crate::admission::caller::Caller;
-use crate::admission::deadline::deadline_after;
+use crate::admission::deadline::{deadline_after, deadline_error};
 use crate::answer::runner::{Dropping, Run, Runner};
 use crate::engine::Urgency;
 use crate::error::Result;
@@ -356,7 +356,8 @@ async fn compute(workers: &Workers, whose: &Whose, segments: Arc<[Segment]>, fou
         return workers.evictor.ask(keep, DEADLINE).await.map(|()| keys);
     }
     // Somebody waits, and does not need it: what is not filed is computed with the prompt.
-    match workers.evictor.ask(keep, deadline.saturating_duration_since(Instant::now())).await {
+    let kept = timeout_at(*deadline, workers.evictor.ask(keep, DEADLINE)).await;
+    match kept.unwrap_or_else(|_| Err(deadline_error())) {
         Ok(()) => Ok(keys),
         Err(error) => {
             tracing::warn!(%error, "a module was computed and not kept");

@@ -329,7 +329,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline, constraint, task, meter: _ } = asking;
+        let Asking { question, found_in, deadline, constraint, task, meter: _, computed_us: _ } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,

@@ -79,6 +79,7 @@ pub(super) fn corpus_options(settings: &Settings, env: &Env) -> CorpusOptions {
         chunk_tokens: settings.chunk_tokens,
         chunk_overlap_tokens: settings.chunk_overlap_tokens,
         vector_index_rows: settings.vector_index_rows,
+        index_cache_bytes: settings.index_cache_bytes,
         env: env.clone(),
     }
 }

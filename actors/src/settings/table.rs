@@ -208,6 +208,11 @@ pub const TABLE: &[Definition] = &[
         "A collection with so many passages gets a vector index. In a smaller one every search compares all vectors.",
     )
     .at_least(1),
+    setting(
+        "index_cache_bytes",
+        "Most bytes of collections' search indexes in memory, of all together. 100,000 passages have 160 MB of them; where what is searched often has \
+         no room, each search reads it again and takes several times as long.",
+    ),
     setting("speculate", "Prefill the passages that a slow search has found so far, while the engine has nothing else to do."),
     setting("arrange", "Let the passages of a prompt stand in the order in which more of them is stored, where that saves more than the ranking is worth."),
     setting("prompt.system", "The system prompt before the passages, where the caller sends none.").under("The prompt"),

@@ -83,8 +83,7 @@ pub use self::verify::{CorpusCheck, DamagedFile, Pace};
 use ragstone_env::durable::{create_folder, sync_name};
 use ragstone_env::{Error, ErrorKind, Result};
 
-/// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
-const INDEX_CACHE_BYTES: usize = 64 << 20;
+/// LanceDB would keep up to 1 GiB of metadata; the service promises to stay within its configured tiers.
 const METADATA_CACHE_BYTES: usize = 16 << 20;
 
 /// Collections of a tenant, and of a data folder: each is a table, which is open.
@@ -182,7 +181,7 @@ impl Corpus {
             Error::new(ErrorKind::InvalidInput, message)
         })?;
         let registry = Arc::new(ObjectStoreRegistry::default());
-        let session = Arc::new(Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry));
+        let session = Arc::new(Session::new(options.index_cache_bytes(), METADATA_CACHE_BYTES, registry));
         let db = lancedb::connect(path).session(session).execute().await.map_err(failed(opening))?;
         let own = encoder.identity();
         // Each is loaded once, however many collections were built with it.

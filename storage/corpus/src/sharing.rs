@@ -11,9 +11,7 @@ use super::damaged::Damaged;
 use super::disk::{caught, failed};
 use super::naming::{Stage, unknown};
 use super::table::{Collection, Shared};
-use super::{
-    Corpus, CorpusOptions, Earlier, INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, PassageEncoder, checked, folders,
-};
+use super::{Corpus, CorpusOptions, Earlier, METADATA_CACHE_BYTES, PassageEncoder, checked, folders};
 use crate::{ErrorKind, Result};
 
 /// Where the collections are.
@@ -57,7 +55,7 @@ impl Corpus {
     ) -> Result<Self> {
         options.check()?;
         let (address, registry) = bucket.for_lance();
-        let session = Arc::new(Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry));
+        let session = Arc::new(Session::new(options.index_cache_bytes(), METADATA_CACHE_BYTES, registry));
         let connecting = lancedb::connect(&address).session(session).read_consistency_interval(bucket.interval());
         let db = connecting.execute().await.map_err(failed("open the corpus in its bucket".to_owned()))?;
         let pointers = Pointers::default();

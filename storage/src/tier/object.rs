@@ -59,7 +59,7 @@ use self::seal::Seal;
 pub use self::shared::Beside;
 use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey};
-use crate::tier::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
+use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::{Env, Stopwatch};
 
@@ -312,7 +312,7 @@ impl EntryTier for ObjectTier {
         Tier::Object
     }
 
-    /// Creates the entry's object. With [`Codec::Q8`] it is lossy: [`SharedTier::open_many`] finds it as such only.
+    /// Creates the entry's object. With [`Codec::Q8`] it is lossy: [`SharedTier::open_many`](crate::tier::SharedTier::open_many) finds it as such only.
     fn put(&self, entry: &Arc<Entry>) -> Result<Put> {
         let header = entry.header();
         if header.fingerprint != self.fingerprint {

@@ -52,11 +52,11 @@ use actix_web::http::Method;
 use actix_web::http::header::ORIGIN;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::ServiceConfig;
-use actix_web::{App, HttpMessage, HttpRequest, ResponseError, Route, web};
+use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, ResponseError, Route, web};
 use ragstone_env::Stopwatch;
 use tracing::Instrument;
 
-use self::error::{Answered, Refusal};
+use self::error::Refusal;
 use self::identity::Visitor;
 use self::state::State;
 use crate::error::{Error, ErrorKind, Result};

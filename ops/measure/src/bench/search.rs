@@ -53,6 +53,8 @@ pub struct Options {
     pub top_k: usize,
     pub seed: u64,
     pub vector_index_rows: usize,
+    /// Bytes of indexes that stay in memory.
+    pub index_cache_bytes: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -121,7 +123,8 @@ pub async fn measure(embedder: SentenceEncoder, options: Options) -> Result<Repo
     let encoder = Arc::new(BenchEncoder { model: embedder, embeds: options.embeds });
     let vectors = if options.embeds { encoder.model.identity().to_owned() } else { "words".to_owned() };
     let texts = options.folder.as_ref().map_or_else(|| "made".to_owned(), |folder| folder.display().to_string());
-    let corpus_options = CorpusOptions { vector_index_rows: options.vector_index_rows, ..CorpusOptions::default() };
+    let Options { vector_index_rows, index_cache_bytes, .. } = options;
+    let corpus_options = CorpusOptions { vector_index_rows, index_cache_bytes, ..CorpusOptions::default() };
     let corpus = Corpus::open(&folder.join(folder_of(&vectors)), encoder, corpus_options).await?;
     let collection = collection_of(&options);
     let (asked, built_s) = build(&corpus, &collection, &options).await?;
@@ -375,6 +378,7 @@ mod tests {
             top_k: 5,
             seed: 1,
             vector_index_rows: 50_000,
+            index_cache_bytes: 64 << 20,
         }
     }
 

@@ -84,6 +84,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         top_k,
         seed,
         vector_index_rows: config.settings.vector_index_rows,
+        index_cache_bytes: config.settings.index_cache_bytes,
     };
     let report = measure(embedder(config).await?, options).await?;
     if json { output::json(&report) } else { print(&report) }
