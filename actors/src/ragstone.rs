@@ -197,6 +197,11 @@ impl Ragstone {
         self.inner.up_to_date.as_ref().is_none_or(UpToDate::is_now)
     }
 
+    /// Whether it will not be up to date before it is started again.
+    pub fn is_lost(&self) -> bool {
+        self.inner.up_to_date.as_ref().is_some_and(UpToDate::is_lost)
+    }
+
     /// Whether a question would be admitted now: asked before its body is read, so that overload costs little.
     ///
     /// # Errors

@@ -278,6 +278,8 @@ async fn every_path_wants_its_role() {
         let error: Value = serde_json::from_str(&text).unwrap();
         assert!(got == status && error.pointer(at).is_some_and(Value::is_string), "{path}: {got} {text}");
     }
+    let (status, text) = send(&service, Method::GET, "/api/chat", As::Nobody, &Value::Null).await;
+    assert!(status == 405 && serde_json::from_str::<Value>(&text).unwrap()["error"].is_string(), "{status} {text}");
     let (status, error) = send(&service, Method::PATCH, "/v1/collections", As::Nobody, &Value::Null).await;
     assert_eq!(status, 405, "{error}");
 }

@@ -156,7 +156,8 @@ impl<B: Backend> Device<B> {
             let owner = present.number(&sequence.party);
             views.push(view(sequence, owner, rows));
         }
-        for view in views.iter().filter(|view| !view.background && view.to_compute > 0) {
+        let takes_rows = |view: &&View| matches!(view.phase, Phase::Waiting { .. } | Phase::Prefilling { .. });
+        for view in views.iter().filter(|view| !view.background).filter(takes_rows) {
             present.wants(view.owner);
         }
         let served = self.shares.of(&present);

@@ -119,7 +119,7 @@ impl Node {
             self.check(sent.map_err(|error| self.unreachable(&error))?).await
         };
         let response = timeout_at(deadline, asked).await.map_err(|_| deadline_error())??;
-        let (bytes, reply) = (Box::pin(response.bytes_stream()), Reply::new(endpoint));
+        let (bytes, reply) = (Box::pin(response.bytes_stream()), Reply::to(endpoint, body));
         Ok(Answering { bytes, reply, base: self.base.clone(), deadline, _running: running })
     }
 

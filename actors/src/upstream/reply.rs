@@ -49,6 +49,8 @@ pub(super) struct Reply {
     calls: Vec<Call>,
     is_thinking: bool,
     finish: Option<FinishReason>,
+    /// Texts that the request has end its answer, and the one that did.
+    stops: Vec<String>,
     stop: Option<String>,
     has_ended: bool,
 }
@@ -60,15 +62,15 @@ struct Call {
 }
 
 impl Call {
-    /// As models write it. What was cut off, or is no object, is not made into a call that nobody made: it is written as it came, so that whoever
-    /// reads calls finds none.
+    /// As models write it. What was cut off, or is no object, is not made into a call that nobody made: it is written as the text that it is, so
+    /// that whoever reads calls finds none.
     fn written(&self) -> String {
         let name = Value::from(self.name.as_str());
         match self.arguments.trim() {
             "" => format!("{{\"name\":{name},\"arguments\":{{}}}}"),
             arguments => match serde_json::from_str::<Map<String, Value>>(arguments) {
                 Ok(arguments) => format!("{{\"name\":{name},\"arguments\":{}}}", Value::Object(arguments)),
-                Err(_) => format!("{{\"name\":{name},\"arguments\":{arguments}"),
+                Err(_) => format!("{{\"name\":{name},\"arguments\":{}}}", Value::from(arguments)),
             },
         }
     }
@@ -83,9 +85,20 @@ impl Reply {
             calls: Vec::new(),
             is_thinking: false,
             finish: None,
+            stops: Vec::new(),
             stop: None,
             has_ended: false,
         }
+    }
+
+    /// To a request of this body.
+    pub fn to(endpoint: Endpoint, body: &Value) -> Self {
+        let texts = |value: &Value| value.as_str().map(str::to_owned);
+        let stops = match &body["stop"] {
+            Value::Array(stops) => stops.iter().filter_map(texts).collect(),
+            stop => texts(stop).into_iter().collect(),
+        };
+        Self { stops, ..Self::new(endpoint) }
     }
 
     /// The next part that is certain.
@@ -176,7 +189,7 @@ impl Reply {
             self.finish = Some(if reason == "length" { FinishReason::Length } else { FinishReason::Stop });
             // vLLM's name and SGLang's; a number is a token.
             let stop = choice["stop_reason"].as_str().or_else(|| choice["matched_stop"].as_str());
-            self.stop = stop.map(str::to_owned);
+            self.stop = stop.filter(|stop| self.stops.iter().any(|asked| asked == stop)).map(str::to_owned);
         }
         if event["usage"].is_object() {
             let usage = usage(&event["usage"]);
@@ -324,6 +337,8 @@ fn bad(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// Everything that is heard of events, cut into pieces of `size` bytes.
@@ -395,8 +410,7 @@ mod tests {
                 "{\"name\":\"find\",\"arguments\":{\"q\":\"ab\"}}",
             )
         };
-        let parsed =
-            parsed(&text(&heard)).replace("{\"arguments\":{},\"name\":\"now\"}", "{\"name\":\"now\",\"arguments\":{}}");
+        let parsed = parsed(&text(&heard));
         assert_eq!(parsed, expected);
         assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Stop, None)));
     }
@@ -404,16 +418,24 @@ mod tests {
     /// An agent would have run it.
     #[test]
     fn a_call_that_was_cut_off_is_none() {
-        for (arguments, written) in [
-            (r#"{\"paths\": [\"/tmp/a"#, "{\"name\":\"delete\",\"arguments\":{\"paths\": [\"/tmp/a"),
-            (r"[1]", "{\"name\":\"delete\",\"arguments\":[1]"),
-            (r" ", "{\"name\":\"delete\",\"arguments\":{}}"),
+        for (arguments, is_call) in [
+            (r#"{"paths": ["/tmp/a"#, false),
+            ("[1]", false),
+            (r#"{"a":1}}"#, false),
+            (r#"{"a":1},"name":"other"}"#, false),
+            (" ", true),
+            (r#"{"a":1}"#, true),
         ] {
-            let call = format!(
-                r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{{"name":"delete","arguments":"{arguments}"}}}}]}},"finish_reason":"length"}}]}}"#
-            );
-            let heard = hear(Endpoint::Chat, &[&call, "[DONE]"], 9).unwrap();
-            assert_eq!(text(&heard), format!("<tool_call>\n{written}\n</tool_call>"));
+            let function = json!({ "name": "delete", "arguments": arguments });
+            let delta = json!({ "tool_calls": [{ "index": 0, "function": function }] });
+            let event = json!({ "choices": [{ "delta": delta, "finish_reason": "length" }] }).to_string();
+            let heard = hear(Endpoint::Chat, &[&event, "[DONE]"], 9).unwrap();
+            let said = text(&heard);
+            let call: Value = serde_json::from_str(
+                said.strip_prefix("<tool_call>").and_then(|said| said.strip_suffix("</tool_call>")).unwrap(),
+            )
+            .unwrap();
+            assert_eq!((&call["name"], call["arguments"].is_object()), (&json!("delete"), is_call), "{said}");
             assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Length, None)));
         }
     }
@@ -427,8 +449,12 @@ mod tests {
             (r#""stop_reason":null"#, None),
         ] {
             let event = format!(r#"{{"choices":[{{"delta":{{"content":"a"}},"finish_reason":"stop",{said}}}]}}"#);
-            let heard = hear(Endpoint::Chat, &[&event], 4096).unwrap();
-            assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Stop, stop.map(str::to_owned))));
+            for asked in [json!({ "stop": "</answer>" }), json!({ "stop": ["x", "</answer>"] }), json!({})] {
+                let mut reply = Reply::to(Endpoint::Chat, &asked);
+                reply.read(format!("data: {event}\n\ndata: [DONE]\n\n").as_bytes()).unwrap();
+                let stop = stop.filter(|_| !asked["stop"].is_null()).map(str::to_owned);
+                assert_eq!(std::iter::from_fn(|| reply.next()).last(), Some(Heard::End(FinishReason::Stop, stop)));
+            }
         }
     }
 

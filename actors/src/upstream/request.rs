@@ -160,18 +160,40 @@ pub(crate) fn body(prompt: &Prompt, asked: &Asked<'_>, served: &Served) -> Value
 }
 
 /// "As much as there is room for" (-1, or more than the context) is what engines refuse. One that is told nothing writes a message as far as there
-/// is room; a text's few tokens are asked for by their number, of which a byte of the prompt takes one at the most.
+/// is room, and of a text a few tokens, so that there the room is told: what is left where each byte of the prompt is a token, or, where that is
+/// nothing, about. Another ragstone takes what it is told, and writes a little where it is told nothing.
 fn bound_length(body: &mut Map<String, Value>, prompt: &Prompt, served: &Served) {
+    if served.make == Make::Ragstone {
+        return;
+    }
     let context = served.context.map(|context| context as u64);
     let is_bound = |most: &Value| most.as_u64().is_some_and(|most| most < context.unwrap_or(u64::from(u32::MAX)));
     for name in ["max_tokens", "max_completion_tokens"] {
         if body.get(name).is_none_or(|most| most.is_null() || is_bound(most)) {
             continue;
         }
-        body.remove(name);
-        let room = context.and_then(|context| context.checked_sub(prompt.bytes() as u64 + 16));
-        if let (Endpoint::Completions, Some(room @ 1..)) = (prompt.endpoint(), room) {
-            body.insert(name.into(), room.into());
+        match prompt {
+            Prompt::Text(text) if context.is_some() => {
+                let (most, likely) = tokens(text);
+                let room =
+                    |taken: u64| context.map(|context| context.saturating_sub(taken + 16)).filter(|room| *room > 0);
+                // Where there is none, the engine says so.
+                if let Some(room) = room(most).or_else(|| room(likely)) {
+                    body.insert(name.into(), room.into());
+                }
+            }
+            _ => drop(body.remove(name)),
+        }
+    }
+}
+
+/// Of a text or its ids: as many as it has at the most, and twice what is likely.
+fn tokens(text: &Value) -> (u64, u64) {
+    match text.as_array() {
+        Some(ids) => (ids.len() as u64, ids.len() as u64),
+        None => {
+            let bytes = text.as_str().map_or(0, str::len);
+            (bytes as u64, 2 * likely_tokens(bytes))
         }
     }
 }
@@ -311,7 +333,26 @@ mod tests {
         assert_eq!(asked_for(&chat, json!(4096), Some(4096)), None);
         assert_eq!(asked_for(&text, json!(-1), Some(4096)), Some(json!(4096 - 4 - 16)));
         assert_eq!(asked_for(&text, json!(u32::MAX), None), None);
-        assert_eq!(asked_for(&text, json!(u32::MAX), Some(20)), None, "the engine says that it is too long");
+        assert_eq!(
+            asked_for(&text, json!(u32::MAX), Some(19)),
+            Some(json!(3)),
+            "four bytes are likely to be one token"
+        );
+        assert_eq!(
+            asked_for(&text, json!(u32::MAX), Some(10)),
+            Some(json!(u32::MAX)),
+            "the engine says that it is too long"
+        );
+        let long = Prompt::Text(json!("word ".repeat(1000)));
+        assert_eq!(asked_for(&long, json!(-1), Some(4096)), Some(json!(4096 - 2000 - 16)));
+        assert_eq!(
+            asked_for(&Prompt::Text(json!(vec![7; 3000])), json!(-1), Some(4096)),
+            Some(json!(4096 - 3000 - 16))
+        );
+        let said = said(json!({ "max_tokens": u32::MAX }));
+        let served = Served { context: Some(4096), ..served(Make::Ragstone) };
+        let sent = body(&chat, &asked(Some(&said), &sampling, 0), &served);
+        assert_eq!(sent["max_tokens"], u32::MAX, "which knows it, and would write 256 where it is told nothing");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn decode(bytes: Vec<u8>) -> Result<Decoded, String> {
         return utf_32(&bytes[mark.len()..], word, name).ok_or_else(|| something_else(name));
     }
     if let Some((encoding, length)) = Encoding::for_bom(&bytes).filter(|(encoding, _)| *encoding != UTF_8) {
-        let decoded = with(encoding, &bytes[length..]).filter(|decoded| is_text(&decoded.text));
+        let decoded = with(encoding, &bytes[length..]).filter(|decoded| !decoded.text.contains('\0'));
         return decoded.ok_or_else(|| something_else(encoding.name()));
     }
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
@@ -69,7 +69,7 @@ fn with(encoding: &'static Encoding, bytes: &[u8]) -> Option<Decoded> {
 fn utf_32(bytes: &[u8], word: Word, name: &'static str) -> Option<Decoded> {
     let (words, []) = bytes.as_chunks::<4>() else { return None };
     let text: String = words.iter().map(|bytes| char::from_u32(word(*bytes))).collect::<Option<_>>()?;
-    Some(Decoded { text, encoding: Some(name) }).filter(|decoded| is_text(&decoded.text))
+    Some(Decoded { text, encoding: Some(name) }).filter(|decoded| !decoded.text.contains('\0'))
 }
 
 /// A text that is ISO-2022-JP and looks like ASCII. Others have such signs, too, as terminals write them.
@@ -194,12 +194,15 @@ mod tests {
         for (bytes, name) in [
             (&b"\xff\xfe\0\0a\0\0"[..], "UTF-32LE"),
             (b"\0\0\xfe\xff\0\x11\0\0", "UTF-32BE"),
-            (b"\xff\xfe\0\0\x01\0\0\0", "UTF-32LE"),
+            (b"\xff\xfe\0\0\0\0\0\0", "UTF-32LE"),
             // Two bytes a character, and half of them zeros.
             (b"\xff\xfea\0\0\0b\0\0\0", "UTF-16LE"),
         ] {
             assert!(why(bytes).contains(name), "{bytes:?}");
         }
+        // A soft line break of office programs.
+        let marked: Vec<u8> = "\u{feff}Line\u{b}two".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert_eq!(read(&marked), ("Line\u{b}two".into(), Some("UTF-16LE")));
     }
 
     #[test]

@@ -88,7 +88,8 @@ fn texts(message: &Message<'_>, mut body: Body) -> Result<Body, String> {
     let is_page = is_page(message);
     let ids = if is_page { &message.html_body } else { &message.text_body };
     // What stands beside the page alone is an attachment, too, and read as that.
-    let ids = ids.iter().filter(|id| !is_page || !message.attachments.contains(id));
+    let attached: HashSet<usize> = message.attachments.iter().copied().collect();
+    let ids = ids.iter().filter(|id| !is_page || !attached.contains(id));
     for part in ids.filter_map(|id| message.parts.get(*id)) {
         match &part.body {
             PartType::Text(text) => body.paragraph(&text.replace("\r\n", "\n")),
@@ -112,7 +113,9 @@ fn is_page(message: &Message<'_>) -> bool {
         Some(PartType::Html(text)) => !text.trim().is_empty(),
         _ => false,
     };
-    let (texts, pages) = (&message.text_body, &message.html_body);
+    // A mail may have millions of parts.
+    let known = |ids: &[usize]| ids.iter().copied().collect::<HashSet<_>>();
+    let (texts, pages) = (known(&message.text_body), known(&message.html_body));
     let is_said = texts.iter().any(|id| says(id, false) && !pages.contains(id));
     !is_said && pages.iter().any(|id| says(id, true) && !texts.contains(id))
 }

@@ -112,6 +112,17 @@ impl KvStore {
         self.invalidate_in(None, segments, None)
     }
 
+    /// Removes from the bucket alone what [`invalidate_here`](Self::invalidate_here) removed from this machine: objects of these segments, of
+    /// this model and of `others`, whoever wrote them. BLOCKS.
+    ///
+    /// # Errors
+    /// As the bucket says: then the call is to be repeated.
+    pub fn invalidate_objects(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<()> {
+        let mut done = Progress::default();
+        self.remove_objects(None, segments, others, &mut done);
+        done.failed.map_or(Ok(()), Err)
+    }
+
     /// `bucket`: the other models whose objects leave it, too; `None`: it is not asked.
     fn invalidate_in(
         &self,

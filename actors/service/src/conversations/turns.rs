@@ -127,12 +127,13 @@ impl StoredConversation {
 
     /// Takes what is added; the answers that were replaced by it.
     pub(super) fn add(&mut self, added: Addition) -> Vec<String> {
-        if let Some(at) = added.replaces.and_then(|item| self.place_of(&item)) {
-            self.items.truncate(at);
-        }
-        // Also of items that were deleted one by one.
-        let is_there = |sources: &Sources| self.items.iter().any(|item| item["id"] == sources.item.as_str());
-        let (left, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sources).into_iter().partition(is_there);
+        let replaced = match added.replaces.and_then(|item| self.place_of(&item)) {
+            Some(at) => self.items.split_off(at),
+            None => Vec::new(),
+        };
+        // Not of items that were deleted one by one: their answers stay until the conversation or their time is over.
+        let is_replaced = |sources: &Sources| replaced.iter().any(|item| item["id"] == sources.item.as_str());
+        let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sources).into_iter().partition(is_replaced);
         self.sources = left;
         self.items.extend(added.items);
         self.collections.extend(added.collections);
@@ -239,7 +240,7 @@ mod tests {
         // What is to be replaced is gone meanwhile: nothing else goes for it.
         let added = Addition { items: vec![said("user", "g", "x")], replaces: Some("b".into()), ..Addition::default() };
         assert!(kept.add(added).is_empty());
-        assert_eq!(kept.items.len(), 3);
+        assert_eq!((kept.items.len(), kept.sources.len()), (3, 1));
     }
 
     #[test]

@@ -157,7 +157,7 @@ fn health_paths(config: &mut ServiceConfig) {
         .service(resource("/metrics", "GET", vec![web::get().to(operations::metrics)]));
 }
 
-/// A path with its methods, for those who may use them; others get a 405 in OpenAI's shape.
+/// A path with its methods, for those who may use them; others get a 405 in the words of its protocol.
 fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> impl HttpServiceFactory + 'static {
     let made = routes.into_iter().fold(web::resource(path), actix_web::Resource::route);
     made.wrap(from_fn(move |request: ServiceRequest, next: Next<BoxBody>| async move {

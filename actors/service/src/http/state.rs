@@ -191,7 +191,14 @@ impl State {
         })?;
         // What others deleted meanwhile must not be served.
         if !opened.ragstone.is_up_to_date() {
-            let message = "this node could not look at the corpus's bucket for three times `corpus_interval_ms`: ask another node, or try again";
+            let message = match opened.ragstone.is_lost() {
+                true => {
+                    "this node did not hear for seven days what others removed: ask another node, and restart this one"
+                }
+                false => {
+                    "this node could not look at the corpus's bucket for three times `corpus_interval_ms`: ask another node, or try again"
+                }
+            };
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         Ok(opened)

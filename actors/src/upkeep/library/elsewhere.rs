@@ -43,7 +43,7 @@ impl Library {
     /// Takes out of the bucket what other nodes removed: so did they, but this one may have uploaded it after that.
     pub(crate) async fn remove_objects_of(&self, segments: Vec<SegmentDigest>) -> Result<()> {
         let (store, models) = (self.0.store.clone(), self.fingerprints()?);
-        blocking(move || store.invalidate(&segments, &models).map(drop)).await
+        blocking(move || store.invalidate_objects(&segments, &models)).await
     }
 }
 

@@ -11,6 +11,7 @@
 //! not up to date again before it starts anew.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,6 +89,7 @@ pub struct Follower {
 #[derive(Debug, Clone)]
 pub struct UpToDate {
     since: Arc<Mutex<Option<Stopwatch>>>,
+    is_lost: Arc<AtomicBool>,
     most: Duration,
 }
 
@@ -95,6 +97,11 @@ impl UpToDate {
     /// Whether it is now.
     pub fn is_now(&self) -> bool {
         locked(&self.since).as_ref().is_some_and(|since| since.elapsed() <= self.most)
+    }
+
+    /// Whether it will not be before it is started again.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 }
 
@@ -129,7 +136,7 @@ impl Gone {
     pub fn follow(&self, since: Option<u64>) -> Follower {
         let newest_ms = since.unwrap_or_default();
         let most = self.0.interval().max(SHORTEST) * MOST_MISSED;
-        let current = UpToDate { since: Arc::default(), most };
+        let current = UpToDate { since: Arc::default(), is_lost: Arc::default(), most };
         let (seen, is_new) = (BTreeSet::new(), since.is_none());
         Follower {
             bucket: self.0.clone(),
@@ -167,8 +174,13 @@ impl Follower {
             bucket.look_at_clock().await?;
             self.clock = Some(bucket.env().stopwatch());
         }
+        let looked_ms = (!self.is_new).then_some(self.looked_ms);
+        if has_lost(looked_ms, bucket.now_ms()) {
+            // This machine's clock may just have been set, by days.
+            bucket.look_at_clock().await?;
+        }
         let now_ms = bucket.now_ms();
-        let has_gap = self.is_lost || has_lost((!self.is_new).then_some(self.looked_ms), now_ms);
+        let has_gap = self.is_lost || has_lost(looked_ms, now_ms);
         let from = name_at(self.newest_ms.saturating_sub(overlap_ms()));
         self.began = Some(bucket.env().stopwatch());
         let listed = bucket.list(&Path::from(GONE), Some(&from)).await?;
@@ -199,6 +211,7 @@ impl Follower {
         self.looking_ms = now_ms;
         if has_gap && self.has_looked {
             self.is_lost = true;
+            self.current.is_lost.store(true, Ordering::Relaxed);
         } else if has_gap {
             // It begins without KV: from here on it misses nothing.
             self.looked_ms = now_ms;

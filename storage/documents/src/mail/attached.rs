@@ -1,5 +1,6 @@
 //! What is attached to a mail: files, each read as what it is, and mails.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -86,7 +87,8 @@ impl From {
 
 /// What is attached to a mail that is in `depth` others.
 pub fn of<'a>(message: &'a Message<'a>, depth: usize) -> Attached<'a> {
-    let ids = message.attachments.iter().filter(|id| !message.text_body.contains(id));
+    let texts: HashSet<usize> = message.text_body.iter().copied().collect();
+    let ids = message.attachments.iter().filter(|id| !texts.contains(id));
     let (mut parts, mut unread) = (Vec::new(), Vec::new());
     for (index, part) in ids.filter_map(|id| message.parts.get(*id)).enumerate() {
         let name = part.attachment_name().unwrap_or_default();

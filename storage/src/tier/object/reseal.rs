@@ -62,9 +62,18 @@ impl ObjectTier {
             Err(error) => return left_alone(name, error),
         };
         // Its text may have been deleted since it was opened, and then both names were looked at before the new one was there.
-        if is_new && !self.is_there(&opened.path)? {
-            self.delete_object("remove what was deleted while it was sealed anew", &self.names.object(&new))?;
+        let take_back = || {
             self.known().remove(&new);
+            self.delete_object("remove what was deleted while it was sealed anew", &self.names.object(&new))
+        };
+        // Where nobody can say, it is made again.
+        let is_there = self.is_there(&opened.path).inspect_err(|_| {
+            if is_new {
+                drop(take_back())
+            }
+        })?;
+        if is_new && !is_there {
+            take_back()?;
             return Ok(false);
         }
         self.delete_object("remove what was sealed anew", &opened.path)?;

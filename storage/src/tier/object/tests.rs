@@ -24,6 +24,7 @@ use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_
 use crate::entry::{EntryBuilder, NewEntry};
 use crate::frame;
 use crate::tier::Precision;
+use crate::tier::SharedTier;
 use crate::tier::conformance::conforms;
 
 /// The system's time: the stores' clocks are the system's, too. Tests move on from it.
