@@ -254,3 +254,16 @@ async fn a_watched_folder_is_followed() {
     assert_eq!(unsafe { libc::kill(i32::try_from(watching.id()).unwrap(), libc::SIGINT) }, 0);
     assert_eq!(watching.wait().unwrap().code(), Some(0));
 }
+
+/// What is behind it was never looked at, and nothing went on with it.
+#[test]
+fn a_document_that_is_refused_ends_no_ingest() {
+    let (folder, long) = (Folder::new(), "x".repeat(2000));
+    let lines = format!("{}\n{}\n", json!({ "id": long, "text": "one" }), json!({ "text": "two" }));
+    folder.write("notes/a.jsonl", &lines);
+    folder.write("notes/b.md", "The cellar is dry.");
+    let notes = folder.path().join("notes");
+    let ran = folder.run(&["ingest", notes.to_str().unwrap(), "--collection", "notes"]);
+    assert!(format!("{}{}", ran.stdout, ran.stderr).contains("a.jsonl"), "{} {}", ran.stdout, ran.stderr);
+    assert_eq!(sources(&folder), ["a.jsonl#L2", "b.md"]);
+}

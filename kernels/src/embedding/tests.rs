@@ -158,7 +158,6 @@ fn bf16_is_taken_where_it_is_multiplied_faster() {
     use crate::simd::Path as Kernels;
     for (path, precision) in [
         (Kernels::Amx, Precision::Bf16),
-        (Kernels::Avx512Bf16, Precision::Bf16),
         (Kernels::Avx512Vnni, Precision::F32),
         (Kernels::Avx512, Precision::F32),
         (Kernels::Avx2, Precision::F32),
