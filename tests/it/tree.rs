@@ -302,7 +302,11 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
     ("storage/corpus/src/changing.rs", 1, "calls the next, for whoever deletes a collection"),
     ("storage/corpus/src/table/writing.rs", 1, "renames into `deleted`"),
     ("storage/corpus/src/table/upkeep.rs", 2, "superseded versions, of which the newest needs nothing"),
-    ("actors/src/upkeep/nodes.rs", 1, "derived: stored KV, where nobody can say what of it was deleted meanwhile"),
+    (
+        "actors/src/upkeep/nodes.rs",
+        2,
+        "derived: stored KV, where nobody can say what of it was deleted meanwhile, and what was seen of that",
+    ),
     (
         "storage/src/record_files.rs",
         6,

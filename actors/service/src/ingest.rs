@@ -5,6 +5,7 @@
 mod attempts;
 mod far;
 mod fetching;
+mod gone;
 mod left;
 mod reading;
 mod run;

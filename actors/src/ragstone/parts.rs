@@ -72,8 +72,7 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn start(self, joined: Option<Joined>) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, .. } = self;
-        let (encoder, upstream, runtime) = (self.encoder, self.upstream, self.runtime);
+        let Self { settings, env, loaded, known, store, corpus, catalog, encoder, upstream, runtime, .. } = self;
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
         let (layout, device) = (model.kv_layout(), device(&settings, &model)?);
         store.set_device(device.clone());
@@ -82,7 +81,7 @@ impl Parts {
         let runner = runner(queued, &store, device, &engine, (&upstream, &runtime));
         let evictor = evictor(queued, &store, layout, &runtime);
         let (background, jobs) = (background(&runner, &evictor, &runtime), Jobs::new(runtime.clone()));
-        collect(&settings, object.as_ref(), (&env, &jobs, &runtime));
+        collect(&settings, self.object.as_ref(), (&env, &jobs, &runtime));
         let own = || model_status(self.model_id, &model, (&loaded.fingerprint, &loaded.files_digest));
         let status = upstream.as_ref().map_or_else(own, |upstream| upstream.status());
         let (prompt, context) = (settings.prompt.clone(), engine.context());
@@ -140,7 +139,7 @@ impl Parts {
             model: status,
             generation: loaded.generation,
             costs_name,
-            object,
+            object: self.object,
             corpus,
             catalog,
             embedder: Embedder::new(encoder, queued, processors.clone()),

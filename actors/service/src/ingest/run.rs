@@ -2,8 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ragstone_actors::report::events::JobState;
 use ragstone_actors::upkeep::ingests::{self, Begun};
@@ -15,8 +14,9 @@ use tokio::sync::mpsc;
 use super::attempts::{GROUP_FILES, Record, Standing};
 use super::far::{Far, Telling};
 use super::fetching::told_apart;
+use super::gone::{is_gone, keep, within};
 use super::reading::{Reading, Step, stopped};
-use super::{IngestEvent, IngestReport, Ingestor, KeptFolder, NewFiles, NotTaken, NotTakenKind, blocking};
+use super::{IngestEvent, IngestReport, Ingestor, NewFiles, NotTaken, NotTakenKind, blocking};
 use crate::error::Result;
 
 /// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
@@ -421,32 +421,6 @@ fn add(sum: &mut UpsertReport, more: &UpsertReport) {
     sum.passages_removed += more.passages_removed;
 }
 
-/// Whether a document's source is a file in one of the folders that is not there any more. What is not known for sure is
-/// not gone: a name that is not written as it is, a folder that cannot be read.
-fn is_gone(source: &str, folders: &[PathBuf]) -> bool {
-    let is_missing = |path: &str| {
-        let looked = std::fs::symlink_metadata(path);
-        looked.is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
-    };
-    let file = file_of(source);
-    let is_within = folders.iter().any(|folder| Path::new(file).starts_with(folder));
-    is_within && !source.contains('\\') && is_missing(source) && is_missing(file)
-}
-
-/// The empty folder that a source's file was in. One that was named itself and is gone was in none.
-fn within<'a>(source: &str, empty: &'a [PathBuf]) -> Option<&'a Path> {
-    let file = Path::new(file_of(source));
-    empty.iter().map(PathBuf::as_path).find(|folder| file.starts_with(folder) && file != *folder)
-}
-
-/// Counts a document of an empty folder.
-fn keep(kept: &mut Vec<KeptFolder>, folder: String) {
-    match kept.iter_mut().find(|known| known.folder == folder) {
-        Some(known) => known.documents += 1,
-        None => kept.push(KeptFolder { folder, documents: 1 }),
-    }
-}
-
 /// Paths as people type them.
 pub fn listed(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()
@@ -455,20 +429,6 @@ pub fn listed(paths: &[PathBuf]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_in_an_empty_folder_is_kept_by_its_name() {
-        let empty = ["/disk".into(), "/n/gone.md".into()];
-        assert_eq!(within("/disk/a/b.jsonl#L2", &empty), Some(Path::new("/disk")));
-        assert_eq!(within("/n/gone.md", &empty), None, "it was named itself");
-        assert_eq!(within("/disks/a.md", &empty), None);
-        let mut kept = Vec::new();
-        ["/disk", "/other", "/disk"].into_iter().for_each(|folder| keep(&mut kept, folder.into()));
-        assert_eq!(
-            kept.iter().map(|one| (one.folder.as_str(), one.documents)).collect::<Vec<_>>(),
-            [("/disk", 2), ("/other", 1)]
-        );
-    }
 
     #[test]
     fn a_file_is_done_when_it_is_read_and_all_of_its_documents_are_in() {
