@@ -119,7 +119,7 @@ async fn a_dead_bucket_of_kv_keeps_no_node_from_answering() {
     let scope = Scope { collection: Some("c"), document: Some(&lamp) };
     let segments: Vec<SegmentDigest> = b.library().segments(scope).await.unwrap().into_iter().collect();
     assert!(stored(&b, &segments) > 0);
-    let seen = || std::fs::read_to_string(folders[1].path().join("corpus-seen")).unwrap_or_default();
+    let seen = || std::fs::read_to_string(folders[1].path().join("data/corpus-seen")).unwrap_or_default();
     until(|| !seen().is_empty()).await;
     envs[1].set_fail_point("object.list", FailMode::Error(ErrorKind::Unavailable), 1);
     let before = seen();
