@@ -107,19 +107,17 @@ impl<K> Default for Ledger<K> {
 
 impl<K: Eq + Hash + Clone> Ledger<K> {
     fn of<G: PartialEq>(&mut self, present: &[Here<K>], group: impl Fn(&K) -> G) -> Vec<u64> {
-        let known = |of: &K, who: fn(&Here<K>) -> bool| {
-            let group_of = group(of);
-            let others = present.iter().filter(|other| who(other) && group(&other.key) == group_of);
-            others.filter_map(|other| self.0.get(&other.key).copied()).collect::<Vec<_>>()
+        let group = &group;
+        let of_group = |key: &K| {
+            let own = group(key);
+            present.iter().filter(move |other| group(&other.key) == own)
         };
-        let given = |Here { key, wants }: &Here<K>| {
-            let least = known(key, |other| other.wants).into_iter().min();
-            match (self.0.get(key), least) {
-                (Some(own), Some(least)) if !wants => least.max(*own),
-                (Some(own), _) => *own,
-                (None, Some(least)) => least,
-                (None, None) => known(key, |_| true).into_iter().max().unwrap_or(0),
-            }
+        let known = |other: &Here<K>| self.0.get(&other.key).copied();
+        let least = |key: &K| of_group(key).filter(|other| other.wants).filter_map(known).min();
+        let given = |Here { key, wants }: &Here<K>| match self.0.get(key) {
+            Some(own) if *wants => *own,
+            Some(own) => least(key).map_or(*own, |least| least.max(*own)),
+            None => least(key).or_else(|| of_group(key).filter_map(known).max()).unwrap_or(0),
         };
         let given: Vec<u64> = present.iter().map(given).collect();
         self.0 = present.iter().map(|here| here.key.clone()).zip(given.iter().copied()).collect();
