@@ -193,6 +193,8 @@ impl KvStore {
         let host = HostTier::new(options.host);
         if let Some(object) = &options.object {
             object.report_reads(&options.costs);
+            // What a dead bucket kept before the restart is not found after it either.
+            object.hide_many(&uses.catalog.object_removals()?.into_iter().collect::<Vec<_>>());
         }
         let rule = (options.admission, options.costs);
         let known = uses.catalog.clone();

@@ -169,7 +169,7 @@ impl Following {
         let may_try = failed.as_ref().is_none_or(|since| since.elapsed() >= AGAIN);
         if removing.is_none() && may_try && !segments.is_empty() {
             let (library, some) = (self.library.clone(), segments.clone());
-            let work = async move { library.remove_objects_of(some).await };
+            let work = async move { library.remove_everywhere(some).await };
             *removing = Some((segments.len(), tokio::spawn(work)));
         }
         let Some((count, work)) = removing else { return false };

@@ -102,25 +102,14 @@ impl KvStore {
         self.invalidate_in(tenants, segments, Some(others))
     }
 
-    /// As [`invalidate`](Self::invalidate), but for the bucket, which is not asked: what of it this machine can name is noted, and removed by a
-    /// later [`invalidate`](Self::invalidate). Afterwards none of the segments is found that this machine holds. BLOCKS, for this machine's
+    /// As [`invalidate`](Self::invalidate), but for the bucket, which is not asked: a later [`invalidate`](Self::invalidate) of the same segments
+    /// removes them there, and here what this machine read there meanwhile. Afterwards none of the segments is found that this machine holds. BLOCKS, for this machine's
     /// disk alone.
     ///
     /// # Errors
     /// The first that a tier of this machine or the catalog says; every other step is done all the same.
     pub fn invalidate_here(&self, segments: &[SegmentDigest]) -> Result<Invalidated> {
         self.invalidate_in(None, segments, None)
-    }
-
-    /// Removes from the bucket alone what [`invalidate_here`](Self::invalidate_here) removed from this machine: objects of these segments, of
-    /// this model and of `others`, whoever wrote them. BLOCKS.
-    ///
-    /// # Errors
-    /// As the bucket says: then the call is to be repeated.
-    pub fn invalidate_objects(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<()> {
-        let mut done = Progress::default();
-        self.remove_objects(None, segments, others, &mut done);
-        done.failed.map_or(Ok(()), Err)
     }
 
     /// `bucket`: the other models whose objects leave it, too; `None`: it is not asked.
@@ -315,6 +304,8 @@ impl KvStore {
             return;
         }
         done.doomed.extend(earlier.iter().map(|(_, id)| id.key));
+        // This machine may have read it from the bucket before it knew that it was to leave.
+        earlier.iter().for_each(|(_, id)| self.withdraw_local(id, done));
         match object.remove_many(&earlier.iter().copied().collect::<Vec<_>>()) {
             Ok(removed) => {
                 removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));

@@ -90,6 +90,8 @@ fn what_a_dead_bucket_keeps_is_found_by_nobody_and_leaves_with_the_next_attempt(
         if restart {
             drop(store);
             store = open(&dir, &bucket, MODEL, Codec::Plain);
+            assert_found_by_nobody(&store, &passage, TOKENS[1]);
+            assert_found_by_nobody(&store, &behind, TOKENS[2]);
         }
         let done = store.invalidate(&[passage.segment], &[]).unwrap();
         assert_eq!((done.entries, done.copies), (2, 2), "both were left in the bucket only");

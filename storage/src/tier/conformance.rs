@@ -1,6 +1,6 @@
 //! What every tier of entries promises, checked on whatever tier is given; and the simplest tier that keeps the promises.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -188,6 +188,7 @@ fn lets_children_leave_before_their_parents(make: Make<'_>) {
 #[derive(Default)]
 pub(crate) struct ModelTier {
     entries: Mutex<BTreeMap<KvKey, Arc<Entry>>>,
+    hidden: Mutex<HashSet<KvKey>>,
     /// The error of every call, while there is one.
     pub fails: Mutex<Option<crate::ErrorKind>>,
     /// Entries opened so far.
@@ -212,6 +213,7 @@ impl EntryTier for ModelTier {
     fn put(&self, entry: &Arc<Entry>) -> Result<Put> {
         self.check()?;
         let bytes = bytes_of(entry);
+        locked(&self.hidden).remove(&entry.header().key);
         let there = locked(&self.entries).insert(entry.header().key, Arc::clone(entry));
         Ok(there.map_or(Put::Stored { bytes }, |_| Put::AlreadyThere))
     }
@@ -219,6 +221,9 @@ impl EntryTier for ModelTier {
     fn open(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
         self.check()?;
         *locked(&self.opened) += 1;
+        if locked(&self.hidden).contains(&id.key) {
+            return Ok(None);
+        }
         let entry = locked(&self.entries).get(&id.key).filter(|entry| entry.header().segment() == id.segment).cloned();
         Ok(entry.map(|entry| Arc::new(ModelEntry(entry)) as Arc<dyn TierEntry>))
     }
@@ -252,6 +257,10 @@ impl SharedTier for ModelTier {
             .iter()
             .map(|(id, precision)| if *precision == Precision::Exact { self.open(id) } else { Ok(None) })
             .collect()
+    }
+
+    fn hide_many(&self, named: &[(Fingerprint, EntryId)]) {
+        locked(&self.hidden).extend(named.iter().map(|(_, id)| id.key));
     }
 
     fn keeps_lossy(&self) -> bool {

@@ -125,6 +125,9 @@ pub trait SharedTier: EntryTier {
     /// As the medium says.
     fn list_lossy(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64>;
 
+    /// Does not find what these models wrote of these names any more, though it is there still: it is to be removed. Does not block.
+    fn hide_many(&self, named: &[(Fingerprint, EntryId)]);
+
     /// As [`EntryTier::remove`], for entries that these models wrote, many at once; the keys and bytes of what was there.
     ///
     /// # Errors

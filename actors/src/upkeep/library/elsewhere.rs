@@ -25,7 +25,7 @@ impl Library {
     }
 
     /// Takes out of every tier that is this node's own what other nodes removed: from then on it does not serve it. Their common bucket is not
-    /// waited for ([`remove_objects_of`](Self::remove_objects_of)).
+    /// waited for ([`remove_everywhere`](Self::remove_everywhere)).
     pub(crate) async fn apply_gone(&self, segments: Vec<SegmentDigest>) -> Result<()> {
         if segments.is_empty() {
             return Ok(());
@@ -40,10 +40,11 @@ impl Library {
         .await
     }
 
-    /// Takes out of the bucket what other nodes removed: so did they, but this one may have uploaded it after that.
-    pub(crate) async fn remove_objects_of(&self, segments: Vec<SegmentDigest>) -> Result<()> {
+    /// Takes out of the bucket what other nodes removed: so did they, but this one may have uploaded it after that. And out of this node's own
+    /// tiers once more: it may have read it from the bucket since [`apply_gone`](Self::apply_gone).
+    pub(crate) async fn remove_everywhere(&self, segments: Vec<SegmentDigest>) -> Result<()> {
         let (store, models) = (self.0.store.clone(), self.fingerprints()?);
-        blocking(move || store.invalidate_objects(&segments, &models)).await
+        blocking(move || store.invalidate(&segments, &models).map(drop)).await
     }
 }
 

@@ -92,6 +92,14 @@ impl ObjectTier {
         })
     }
 
+    /// Before requests that go out side by side: a bucket that was taken for dead is asked by one of its own, as all beside a probe are refused.
+    ///
+    /// # Errors
+    /// As [`probe`](Self::probe)'s.
+    pub(super) fn reach(&self) -> Result<()> {
+        if self.client.bucket.is_up() { Ok(()) } else { self.probe() }
+    }
+
     pub(super) fn listing(&self, below: Path) -> Listing<'_> {
         let rest = self.client.bucket.store.list(Some(&below));
         Listing { listed: 0, client: &self.client, below, rest: Some(rest) }
@@ -102,6 +110,7 @@ impl ObjectTier {
     /// # Errors
     /// As the bucket says.
     pub(super) fn list_all(&self, below: Vec<Path>) -> Result<Vec<ObjectMeta>> {
+        self.reach()?;
         let mut found = Vec::new();
         let mut below = below.into_iter().peekable();
         while below.peek().is_some() {

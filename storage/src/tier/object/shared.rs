@@ -52,18 +52,24 @@ impl ObjectTier {
 
     /// Deletes entries, exact and lossy, in every room; those that were there.
     pub(super) fn remove_all(&self, named: &[(Fingerprint, EntryId)]) -> Result<Vec<(KvKey, u64)>> {
-        let all = |(fingerprint, id): &(Fingerprint, EntryId)| {
-            let rooms = Space::ALL.into_iter().flat_map(|space| self.names.all(space));
-            rooms.map(|room| (self.names.name(room, fingerprint, id), id.key)).collect::<Vec<_>>()
-        };
-        let keys: Vec<(Name, KvKey)> = named.iter().flat_map(all).collect();
+        let keys: Vec<(Name, KvKey)> = named.iter().flat_map(|entry| self.names_of(entry)).collect();
         let names: Vec<Name> = keys.iter().map(|(name, _)| *name).collect();
         self.remove_named(&names, &keys.into_iter().collect())
+    }
+
+    /// What an entry may lie under: exact and lossy, in every room.
+    fn names_of(&self, (fingerprint, id): &(Fingerprint, EntryId)) -> Vec<(Name, KvKey)> {
+        let rooms = Space::ALL.into_iter().flat_map(|space| self.names.all(space));
+        rooms.map(|room| (self.names.name(room, fingerprint, id), id.key)).collect()
     }
 
     /// Deletes objects, many at once; the keys and bytes of those that were there. Those that could not be deleted, this node
     /// does not find any more. `keys` are those of sealed ones, which their names do not say.
     fn remove_named(&self, names: &[Name], keys: &HashMap<Name, KvKey>) -> Result<Vec<(KvKey, u64)>> {
+        if let Err(error) = self.reach() {
+            names.iter().for_each(|name| self.hide(*name));
+            return Err(error);
+        }
         let (mut left, mut failed) = (Vec::new(), None);
         for some in names.chunks(DELETIONS) {
             let started: Vec<_> = some.iter().map(|name| (name, self.start_removal(*name))).collect();
@@ -165,6 +171,10 @@ impl SharedTier for ObjectTier {
             |(id, precision): &(EntryId, Precision)| self.start_open(self.names_read(Space::holding(*precision), id));
         let started: Vec<_> = wanted.iter().map(start).collect();
         started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), Pending::wait))).collect()
+    }
+
+    fn hide_many(&self, named: &[(Fingerprint, EntryId)]) {
+        named.iter().flat_map(|entry| self.names_of(entry)).for_each(|(name, _)| self.hide(name));
     }
 
     fn keeps_lossy(&self) -> bool {

@@ -210,6 +210,26 @@ fn a_dead_bucket_is_asked_by_one_probe_at_a_time_and_comes_back() {
 }
 
 #[test]
+fn a_bucket_that_is_back_removes_many_with_the_first_attempt() {
+    let (faulty, _, large, env) = quick();
+    let tier = tier_over(faulty.clone(), Codec::Plain, &env);
+    let entries: Vec<_> = (0..64).map(|id| entry(None, &[id])).collect();
+    entries.iter().for_each(|entry| assert_eq!(tier.put(entry).unwrap(), stored(entry)));
+    faulty.set(Some(Fault::Failing));
+    (0..5).for_each(|_| assert!(tier.open(&large.header().id()).is_err()));
+    let named: Vec<_> = entries.iter().map(|entry| (MODEL, entry.header().id())).collect();
+    let asked = tier.counts().operations;
+    assert!(!tier.is_up() && tier.remove_many(&named).is_err());
+    assert_eq!(tier.counts().operations, asked, "nobody waits for it");
+    faulty.set(None);
+    env.advance(Duration::from_secs(1));
+    entries.iter().for_each(|entry| assert_missed(&tier, entry));
+    // Those beside a probe would be refused.
+    assert_eq!(tier.remove_many(&named).unwrap().len(), entries.len());
+    assert_eq!(listed(&tier), [large.header().summary()]);
+}
+
+#[test]
 fn misses_and_puts_of_what_is_there_are_no_failures() {
     let (_, tier, large, _) = quick();
     for id in 0..20 {
