@@ -20,7 +20,7 @@ fn main() {
     let code = match run(cli) {
         Ok(()) => 0,
         Err(error) => {
-            progress::beside_bars(|| eprintln!("ragstone: {error}"));
+            progress::tell(format_args!("ragstone: {error}"));
             exit_code(error.kind())
         }
     };

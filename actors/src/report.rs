@@ -170,7 +170,7 @@ pub struct ReuseReport {
     /// Every search and what came of it, where more than one was asked for; the last one is the answer's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<RoundReport>,
-    /// Where the time to the first token went; of several rounds, all of them.
+    /// Where the time to the first token went; of several rounds, the prompts of all. What the model said in between is in `total_ms` alone.
     pub ttft: Ttft,
 }
 
@@ -389,6 +389,18 @@ pub struct Ttft {
     pub compute_ms: f64,
     /// Waiting for a layer that was not loaded in time: what the overlap did not hide.
     pub load_wait_ms: f64,
+}
+
+impl Ttft {
+    /// Adds the parts of an earlier round's prompt.
+    pub(crate) fn add_prompt(&mut self, earlier: &Self) {
+        self.assemble_ms += earlier.assemble_ms;
+        self.look_up_ms += earlier.look_up_ms;
+        self.plan_ms += earlier.plan_ms;
+        self.queue_ms += earlier.queue_ms;
+        self.compute_ms += earlier.compute_ms;
+        self.load_wait_ms += earlier.load_wait_ms;
+    }
 }
 
 /// Whether prompts are blended, and by what right.

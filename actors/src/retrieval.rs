@@ -116,7 +116,8 @@ async fn in_turn<T: Send + 'static>(
     })
 }
 
-fn beginning(query: &str) -> &str {
+/// As much of a question as is searched for.
+pub(crate) fn beginning(query: &str) -> &str {
     &query[..query.floor_char_boundary(MAX_QUERY_BYTES)]
 }
 

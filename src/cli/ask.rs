@@ -14,7 +14,7 @@ use ragstone_service::api::models::ServedModel;
 use ragstone_service::client::Client;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
-use ragstone_terminal::progress::beside_bars;
+use ragstone_terminal::progress::tell;
 use serde::Serialize;
 
 use crate::cli::{documents, metadata, report};
@@ -170,7 +170,7 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
         // Said before the answer, which over one's own documents reads like noise.
         if ending.model.is_empty() && model == model_source::DEMO_ID && !args.json && !model_source::has_told() {
             let note = note(client).await;
-            beside_bars(|| eprintln!("({note})"));
+            tell(format_args!("({note})"));
         }
         ending.model = model;
         if let Some(piece) = choices.into_iter().next() {

@@ -18,7 +18,7 @@ use ragstone_service::config::Config;
 use ragstone_service::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind, told_apart};
 use ragstone_service::watch::Watch;
 use ragstone_terminal::output;
-use ragstone_terminal::progress::{Progress, Unit, beside_bars};
+use ragstone_terminal::progress::{Progress, Unit, tell};
 use serde::Serialize;
 
 use self::told::{Alone, NotTakenFiles, name_not_taken};
@@ -135,8 +135,8 @@ async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> 
     let every = Duration::from_secs(60) * args.every;
     let mut fetched = Stopwatch::start();
     match addresses.is_empty() {
-        true => beside_bars(|| eprintln!("watching; Ctrl-C ends it")),
-        false => beside_bars(|| eprintln!("watching, addresses every {} min; Ctrl-C ends it", args.every)),
+        true => tell("watching; Ctrl-C ends it"),
+        false => tell(format_args!("watching, addresses every {} min; Ctrl-C ends it", args.every)),
     }
     let mut last_failure = String::new();
     // One for all looks: a signal between two of them is heard by the next.
@@ -173,7 +173,7 @@ async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> 
                 Err(error) => {
                     let failure = format!("ragstone: {error}; trying again");
                     if failure != last_failure {
-                        beside_bars(|| eprintln!("{failure}"));
+                        tell(&failure);
                         last_failure = failure;
                     }
                 }
@@ -189,7 +189,7 @@ async fn follow(config: &Config, args: &Args, mut wanted: Ingest) -> Result<()> 
 /// Names the files that were not taken whole, and goes on.
 fn report(not_taken: NotTakenFiles) {
     if let Err(error) = name_not_taken(&not_taken) {
-        beside_bars(|| eprintln!("ragstone: {error}"));
+        tell(format_args!("ragstone: {error}"));
     }
 }
 
@@ -218,7 +218,7 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
         match access::creating_job(config, "ingest", work, &what_now).await {
             // The job is journaled, and the folder is free: this command goes on by itself.
             Err(error) if has_ended.get() && error.kind() == ErrorKind::Unavailable => {
-                beside_bars(|| eprintln!("{}", access::ENDED));
+                tell(access::ENDED);
             }
             done => break done?,
         }
@@ -275,13 +275,13 @@ async fn listen(
             }
             IngestEvent::Skipped(file) => skipped.push(file),
             IngestEvent::Parked { collection, paths } => {
-                beside_bars(|| eprintln!("ragstone: {}", told::parked(&collection, &paths)));
+                tell(format_args!("ragstone: {}", told::parked(&collection, &paths)));
             }
             IngestEvent::LeftAlone { kinds, hidden, files } => alone = Alone { kinds, hidden, files },
             IngestEvent::Waiting { collection, files_done, files_total } => {
                 bar.describe(told::waits(&args.collection, &collection, (files_done, files_total)));
                 if collection != waits_for {
-                    beside_bars(|| eprintln!("{}", told::waiting(&collection, (files_done, files_total))));
+                    tell(told::waiting(&collection, (files_done, files_total)));
                     waits_for = collection;
                 }
             }

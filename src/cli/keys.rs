@@ -8,6 +8,7 @@ use ragstone_service::api::quotas::{ChangeQuotas, QuotaChanges, QuotaUse, Tenant
 use ragstone_service::client::Client;
 use ragstone_service::config::{Config, KeyMode};
 use ragstone_storage::catalog::Role;
+use ragstone_terminal::progress::tell;
 use ragstone_terminal::{output, table};
 
 use crate::error::{Error, Result};
@@ -112,9 +113,9 @@ async fn add(config: &Config, args: AddArgs) -> Result<()> {
     }
     output::line(&added.key)?;
     // Beside the key, which a script takes from standard output.
-    eprintln!("This is shown once; only its hash is kept. Send it as `Authorization: Bearer …`.");
+    tell("This is shown once; only its hash is kept. Send it as `Authorization: Bearer …`.");
     if config.surface.keys == KeyMode::Off {
-        eprintln!("A service asks for keys where it is started by `ragstone serve --keys required`.");
+        tell("A service asks for keys where it is started by `ragstone serve --keys required`.");
     }
     Ok(())
 }

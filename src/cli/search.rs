@@ -10,7 +10,7 @@ use ragstone_service::api::collections::{FoundPassages, Search};
 use ragstone_service::client::Client;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
-use ragstone_terminal::progress::beside_bars;
+use ragstone_terminal::progress::tell;
 
 use crate::cli::{documents, metadata, report};
 use crate::error::Result;
@@ -90,14 +90,12 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         return output::json(&found);
     }
     if found.words_only {
-        beside_bars(|| {
-            eprintln!(
-                "ragstone: words alone were searched: `{collection}` was built with an embedding model that cannot be loaded"
-            );
-        });
+        tell(format_args!(
+            "ragstone: words alone were searched: `{collection}` was built with an embedding model that cannot be loaded"
+        ));
     }
     if let Some(read_as) = &found.read_as {
-        beside_bars(|| eprintln!("{}", metadata::read_as(read_as)));
+        tell(metadata::read_as(read_as));
     }
     if found.data.is_empty() {
         return output::line(&format!("nothing in `{}` was found", output::one_line(&collection, 200)));

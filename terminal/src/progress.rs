@@ -1,8 +1,9 @@
 //! Progress on standard error: bars on a terminal, a plain line now and then elsewhere. What takes under two seconds
 //! shows nothing.
 
+use std::fmt::Display;
 use std::future::Future;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,10 +26,19 @@ pub fn beside_bars<T>(write: impl FnOnce() -> T) -> T {
     SCREEN.suspend(write)
 }
 
+/// Writes a line for people to standard error, while no bar is drawn. That nobody reads it any more (`2>&1 | head`) is no error.
+pub fn tell(line: impl Display) {
+    beside_bars(|| write(line));
+}
+
+fn write(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Says what is fetched before it is: from where, and how much.
 pub fn announce(what: &str, bytes: u64, from: &str) {
     let megabytes = bytes.div_ceil(1_000_000);
-    beside_bars(|| eprintln!("fetching {what} ({megabytes} MB, once) from {from}"));
+    tell(format_args!("fetching {what} ({megabytes} MB, once) from {from}"));
 }
 
 /// What is counted.
@@ -170,14 +180,14 @@ impl Inner {
         match self.unit {
             Unit::Bytes if state.total > 0 => {
                 let (done, total) = (mebibytes(state.done), mebibytes(state.total));
-                eprintln!("{}: {done:.0} of {total:.0} MiB, {seconds} s", state.what);
+                write(format_args!("{}: {done:.0} of {total:.0} MiB, {seconds} s", state.what));
             }
             Unit::Items if state.total > 0 => {
                 let left_s = self.begun.elapsed_s() / state.done as f64 * state.total.saturating_sub(state.done) as f64;
                 self.line_of_items(state, left_s.is_finite().then_some(left_s));
             }
             Unit::Estimated if state.total > 0 => self.line_of_items(state, state.left_s),
-            _ => eprintln!("{}: {seconds} s", state.what),
+            _ => write(format_args!("{}: {seconds} s", state.what)),
         }
     }
 
@@ -185,7 +195,7 @@ impl Inner {
         let seconds = self.begun.elapsed().as_secs();
         let left = left_s.map_or_else(String::new, |left_s| format!(", {}", left(left_s)));
         let share = share.map_or_else(String::new, |share| format!(", {:.0} %", 100.0 * share));
-        eprintln!("{what}: {done} of {total}{share}, {seconds} s{left}");
+        write(format_args!("{what}: {done} of {total}{share}, {seconds} s{left}"));
     }
 }
 
@@ -206,7 +216,7 @@ impl Drop for Inner {
             SCREEN.remove(&bar);
         }
         if state.lines > 0 {
-            eprintln!("{}: ended after {:.0} s", state.what, self.begun.elapsed_s());
+            write(format_args!("{}: ended after {:.0} s", state.what, self.begun.elapsed_s()));
         }
     }
 }

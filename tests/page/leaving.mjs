@@ -311,6 +311,14 @@ await page.keyboard.press("Enter");
 await page.getByRole("link", { name: "a", exact: true }).waitFor();
 await page.waitForFunction(() => document.activeElement.id === "main");
 
+// Who skips to the content stays in the view.
+const view = page.url();
+await page.getByRole("link", { name: "Skip to the content" }).focus();
+await page.keyboard.press("Enter");
+await page.waitForFunction(() => document.activeElement.id === "main");
+assert.equal(page.url(), view);
+await page.getByRole("link", { name: "a", exact: true }).waitFor();
+
 // Each change was sent once.
 const sent = changes.filter((change) => change.startsWith("DELETE"));
 assert.deepEqual(sent, [...new Set(sent)].flatMap((change) => (change.endsWith("/documents/b") ? [change, change] : [change])));

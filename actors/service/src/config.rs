@@ -5,29 +5,20 @@
 
 mod fault;
 mod listing;
+mod sources;
 pub mod table;
 
 use std::path::{Path, PathBuf};
 
-use figment::providers::{Env, Format, Serialized, Toml};
-use figment::value::{Dict, Map, Value};
-use figment::{Figment, Metadata, Profile, Provider};
+use figment::Figment;
 use ragstone_actors::{Settings, admission::size, settings};
 use serde::{Deserialize, Serialize};
 
 pub use self::listing::Setting;
+use self::sources::{File, Half};
 use crate::error::{Error, Result};
 
 const PREFIX: &str = "RAGSTONE_";
-/// Variables that begin with `RAGSTONE_` and are no settings: the path of the file itself, and what tests use.
-const NO_SETTINGS: &[&str] = &["config", "failpoints"];
-
-/// What Kubernetes puts into every container beside a Service named `ragstone`: `RAGSTONE_PORT`, `RAGSTONE_SERVICE_HOST`, ….
-fn is_service_link(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    key == "port" || key.starts_with("port_") || key.starts_with("service_")
-}
-
 /// What the binary itself needs to know: where things are and how to speak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -266,11 +257,9 @@ impl Config {
 
     /// As [`load`](Self::load), with variables of another prefix.
     fn read(file: Option<&Path>, prefix: &str, flags: &Flags) -> Result<Self> {
-        if let Some(path) = file {
-            // figment takes a missing file for an empty one, and one that cannot be read for wrong TOML.
-            std::fs::read_to_string(path).map_err(|error| Error::io("cannot read the configuration", path, error))?;
-        }
-        let (of_surface, of_settings) = (sources(file, prefix, flags, true)?, sources(file, prefix, flags, false)?);
+        let file = file.map(File::read).transpose()?;
+        let all = |half| sources::all(file.as_ref(), prefix, flags, half);
+        let (of_surface, of_settings) = (all(Half::Surface)?, all(Half::Settings)?);
         let (surface, settings): (Surface, Settings) = (extract(&of_surface)?, extract(&of_settings)?);
         let mut listing = listing::of(&surface, &Surface::default(), &of_surface, prefix);
         listing.extend(listing::of(&settings, &Settings::default(), &of_settings, prefix));
@@ -303,79 +292,8 @@ impl Config {
     }
 }
 
-/// One half of the keys from all sources, the strongest last.
-fn sources(file: Option<&Path>, prefix: &str, flags: &Flags, surface: bool) -> Result<Figment> {
-    let mut figment = Figment::new();
-    if let Some(path) = file {
-        figment = figment.merge(Half { data: Toml::file_exact(path), surface });
-    }
-    let variables = Env::prefixed(prefix).ignore(NO_SETTINGS).filter(|key| !is_service_link(key.as_str())).split("__");
-    figment = figment.merge(Half { data: variables, surface });
-    for assignment in &flags.set {
-        figment = figment.merge(Half { data: Assignment::parse(assignment)?, surface });
-    }
-    Ok(figment.merge(Half { data: Serialized::defaults(flags), surface }))
-}
-
 fn extract<T: serde::de::DeserializeOwned>(sources: &Figment) -> Result<T> {
     sources.extract().map_err(|error| fault::explain(&error))
-}
-
-fn surface_keys() -> Vec<String> {
-    match serde_json::to_value(Surface::default()) {
-        Ok(serde_json::Value::Object(map)) => map.keys().cloned().collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// A source with only the keys of the surface, or only the others: serde cannot flatten two structs and still refuse
-/// unknown keys.
-struct Half<P> {
-    data: P,
-    surface: bool,
-}
-
-impl<P: Provider> Provider for Half<P> {
-    fn metadata(&self) -> Metadata {
-        self.data.metadata()
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        let own = surface_keys();
-        let mut data = self.data.data()?;
-        for dict in data.values_mut() {
-            dict.retain(|key, _| own.contains(key) == self.surface);
-        }
-        Ok(data)
-    }
-}
-
-/// `--set KEY=VALUE`
-struct Assignment {
-    key: String,
-    value: Value,
-}
-
-impl Assignment {
-    fn parse(text: &str) -> Result<Self> {
-        let (key, value) = text
-            .split_once('=')
-            .filter(|(key, _)| !key.trim().is_empty())
-            .ok_or_else(|| Error::invalid_input(format!("--set {text}: write it as KEY=VALUE, such as top_k=3")))?;
-        let value = value.parse::<Value>().map_err(|never| Error::internal(never.to_string()))?;
-        Ok(Self { key: key.trim().to_owned(), value })
-    }
-}
-
-impl Provider for Assignment {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(format!("--set {}", self.key))
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        let dict = figment::util::nest(&self.key, self.value.clone()).into_dict().unwrap_or_default();
-        Ok(Map::from([(Profile::Default, dict)]))
-    }
 }
 
 #[cfg(test)]
@@ -400,16 +318,6 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_sets_is_no_setting() {
-        for key in ["PORT", "PORT_7411_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT_HTTP", "service_host"] {
-            assert!(is_service_link(key), "{key}");
-        }
-        for key in ["TOP_K", "LISTEN", "PORTS", "HOST_BYTES"] {
-            assert!(!is_service_link(key), "{key}");
-        }
-    }
-
-    #[test]
     fn flags_win_over_the_file() {
         let file = file("listen = \"127.0.0.1:1\"\ntop_k = 7\nhost_bytes = 5\n[prompt]\nsystem = \"Hello.\"\n");
         let flags = Flags {
@@ -425,6 +333,32 @@ mod tests {
         let flags = Flags { set: vec!["prompt.date=tomorrow".into()], ..Flags::default() };
         let error = load(None, &flags).unwrap_err().to_string();
         assert!(error.contains("prompt.date") && error.contains("\"today\""), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_a_file_like_any() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"top_k = 7\nkeys = \"required\"\n").unwrap();
+        drop(writer);
+        let path = format!("/dev/fd/{}", reader.as_raw_fd());
+        let config = load(Some(Path::new(&path)), &Flags::default()).unwrap();
+        assert_eq!((config.settings.top_k, config.surface.keys), (Some(7), KeyMode::Required));
+        let source = |key: &str| config.listing.iter().find(|setting| setting.key == key).unwrap().source.clone();
+        assert_eq!((source("top_k"), source("keys")), (Some(path.clone()), Some(path)));
+    }
+
+    #[test]
+    fn a_text_keeps_its_blanks_and_is_no_number() {
+        let set = ["embed_query_prompt=query: ", "embed_passage_prompt=\"passage: \"", "prompt.system=2026\n", "model=demo"];
+        let flags = Flags { set: set.map(str::to_owned).into(), ..Flags::default() };
+        let config = load(None, &flags).unwrap();
+        let Settings { embed_query_prompt, embed_passage_prompt, prompt, .. } = config.settings;
+        assert_eq!((embed_query_prompt.as_deref(), embed_passage_prompt.as_deref()), (Some("query: "), Some("passage: ")));
+        assert_eq!(&*prompt.system, "2026\n");
+        assert_eq!(config.surface.model.as_deref(), Some("demo"));
     }
 
     #[test]

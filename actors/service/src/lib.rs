@@ -28,7 +28,7 @@ pub mod http;
 pub mod ingest;
 mod lanes;
 pub mod mcp;
-mod server;
+pub mod server;
 pub mod service;
 pub mod telemetry;
 pub mod watch;

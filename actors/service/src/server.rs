@@ -133,6 +133,22 @@ fn failed(error: std::io::Error) -> Error {
     Error::internal(format!("the service cannot start: {error}"))
 }
 
+/// Whether the certificates of the settings can be used.
+///
+/// # Errors
+/// `InvalidInput`, as a start would say.
+pub fn try_tls(surface: &Surface) -> Result<()> {
+    Tls::of(surface)?.map_or(Ok(()), |tls| tls.config().map(drop))
+}
+
+/// Whether health could listen where the settings say. It does not go on listening.
+///
+/// # Errors
+/// `Unavailable`, as a start would say.
+pub fn try_health(surface: &Surface) -> Result<()> {
+    bind_health(surface).map(drop)
+}
+
 fn bind_health(surface: &Surface) -> Result<TcpListener> {
     let listen = surface.health_listen.as_deref().unwrap_or("127.0.0.1:0");
     TcpListener::bind(listen).map_err(|error| {

@@ -61,6 +61,8 @@ fn lines<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(
 ) -> Box<dyn Layer<S> + Send + Sync> {
     let steps = if surface.log_steps { FmtSpan::CLOSE } else { FmtSpan::NONE };
     let lines = tracing_subscriber::fmt::layer().with_writer(|| LogWriter).with_span_events(steps);
+    // It would say so with `eprintln!`, which panics where nobody reads standard error any more (`2>&1 | head`).
+    let lines = lines.log_internal_errors(false);
     match surface.log_format {
         LogFormat::Text => {
             let color = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();

@@ -194,14 +194,15 @@ pub struct Turn {
     turns: Turns,
     caller: Caller,
     begun: Stopwatch,
-    /// What it took, where that is not the time that passed.
-    took_ms: Option<f64>,
+    /// What it took in microseconds, where that is not the time that passed.
+    took_us: Option<Arc<AtomicU64>>,
 }
 
 impl Turn {
-    /// It took so much of what callers share, however long it was waited for in between.
-    pub(crate) fn took(&mut self, ms: f64) {
-        self.took_ms = Some(ms);
+    /// When it ends it took what was added here of what callers share, in microseconds, however long it was waited for in between and whatever
+    /// ends it.
+    pub(crate) fn counts(&mut self, took_us: Arc<AtomicU64>) {
+        self.took_us = Some(took_us);
     }
 }
 
@@ -221,7 +222,7 @@ impl Turns {
     }
 
     /// Turns at questions on their way to their first token. One caller alone has as many as there are places for; of several, each has an
-    /// equal part of `shared` at once, and of the engine's time, as [`Turn::took`] tells it, no more than its part or a third.
+    /// equal part of `shared` at once, and of the engine's time, as [`Turn::counts`] tells it, no more than its part or a third.
     pub(crate) fn at_questions(places: usize, shared: usize, env: Env) -> Self {
         Self::with(places, None, (shared, Some(1)), env)
     }
@@ -280,7 +281,7 @@ impl Turns {
             drop(state);
             let begun = self.0.env.stopwatch();
             // Where its owner left just now the turn comes back, and is dropped here.
-            drop(go.send(Turn { turns: self.clone(), caller, begun, took_ms: None }));
+            drop(go.send(Turn { turns: self.clone(), caller, begun, took_us: None }));
         }
     }
 
@@ -291,7 +292,8 @@ impl Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let ms = self.took_ms.unwrap_or_else(|| self.begun.elapsed_ms());
+        let took_us = self.took_us.as_ref().map(|us| us.load(Ordering::Relaxed) as f64);
+        let ms = took_us.map_or_else(|| self.begun.elapsed_ms(), |us| us / 1e3);
         self.turns.state().end(self.caller, ms, &self.turns.0);
         self.turns.pass_on();
     }
@@ -560,7 +562,7 @@ mod tests {
         let others = [2, 3, 4].map(|number| take(number).expect("each has its part"));
         let mut own = take(1).expect("and so has it");
         assert!(take(1).is_none() && take(2).is_none());
-        own.took(900.0);
+        own.counts(Arc::new(AtomicU64::new(900_000)));
         drop(own);
         assert!(take(1).is_none(), "it took much of the engine's time, and no time passed");
         drop(others);

@@ -149,6 +149,8 @@ struct Found {
     nothing_found: Option<NothingFound>,
     speculation: Option<Speculation>,
     rounds: Vec<RoundReport>,
+    /// What the prompts of the rounds before the last took.
+    earlier: Ttft,
 }
 
 /// How far a question came.
@@ -186,7 +188,8 @@ impl Pipeline {
             _ => self.store.epoch(),
         };
         let (meter, task) = (self.meter(question.caller), Task::Answer);
-        let (question, computed_us) = (Arc::new(question), Arc::default());
+        let (question, computed_us) = (Arc::new(question), Arc::<AtomicU64>::default());
+        turn.counts(Arc::clone(&computed_us));
         let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
 
         let before = self.search_rounds(&asking, &admission).await?;
@@ -203,14 +206,14 @@ impl Pipeline {
                 return Ok(self.say_nothing_found(&asking, &report, &admission));
             }
         };
-        let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds } =
+        let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds, earlier } =
             found;
-        turn.took(asking.computed_us.load(Ordering::Relaxed) as f64 / 1e3);
         drop(turn);
 
         let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);
         let ttft = Ttft { total_ms, retrieve_ms, rerank_ms, ..Ttft::default() };
-        let account = self.account(&asking, &mut prefilled, ttft);
+        let mut account = self.account(&asking, &mut prefilled, ttft);
+        account.ttft.add_prompt(&earlier);
         let report = ReuseReport { rerank, words_only, nothing_found, speculation, rounds, ..account };
         metrics::histogram!("ragstone_ttft_seconds").record(total_ms / 1e3);
         report.speculation.iter().for_each(record_speculation);

@@ -87,8 +87,16 @@ pub(crate) struct Opened {
 }
 
 impl Drop for AnswerStream {
-    /// However it ends, its tokens were generated.
+    /// However it ends, its tokens were generated: those, too, that wait for somebody who has gone.
     fn drop(&mut self) {
+        if let Coming::Here(tokens) = &mut self.coming
+            && !self.ended
+        {
+            tokens.close();
+            while let Ok(decoded) = tokens.try_recv() {
+                self.completion_tokens += u32::from(matches!(decoded, Decoded::Token(_)));
+            }
+        }
         self.meter.answer(u64::from(self.completion_tokens));
     }
 }

@@ -20,6 +20,8 @@ pub struct Definition {
     pub range: Option<(u64, u64)>,
     /// Whether there is a flag of its name.
     pub is_flag: bool,
+    /// Whether it is a text to the last blank: what is not in quotes is taken as it was written.
+    pub is_text: bool,
     /// The heading before it in docs/settings.md; without one it is of the group that stands there.
     pub heading: Option<&'static str>,
 }
@@ -27,7 +29,7 @@ pub struct Definition {
 impl Definition {
     /// A setting that is nothing but a value.
     pub const fn new(key: &'static str, about: &'static str) -> Self {
-        Self { key, about, default: None, range: None, is_flag: false, heading: None }
+        Self { key, about, default: None, range: None, is_flag: false, is_text: false, heading: None }
     }
 
     /// What its default is called.
@@ -52,6 +54,12 @@ impl Definition {
     #[must_use]
     pub const fn flag(self) -> Self {
         Self { is_flag: true, ..self }
+    }
+
+    /// It is a text to the last blank.
+    #[must_use]
+    pub const fn text(self) -> Self {
+        Self { is_text: true, ..self }
     }
 
     /// The first of a group of this name.
@@ -201,8 +209,8 @@ pub const TABLE: &[Definition] = &[
          later questions of a conversation, forms and tools are answered as usual. `answer`: the model answers without passages, behind a note. \
          `as_usual`: over the nearest passages, and the report says that they are not about it.",
     ),
-    setting("embed_query_prompt", "What the embedding model reads before a question.").by_default("the model's own"),
-    setting("embed_passage_prompt", "What the embedding model reads before a passage.").by_default("the model's own"),
+    setting("embed_query_prompt", "What the embedding model reads before a question.").text().by_default("the model's own"),
+    setting("embed_passage_prompt", "What the embedding model reads before a passage.").text().by_default("the model's own"),
     setting(
         "vector_index_rows",
         "A collection with so many passages gets a vector index. In a smaller one every search compares all vectors.",
@@ -215,10 +223,10 @@ pub const TABLE: &[Definition] = &[
     ),
     setting("speculate", "Prefill the passages that a slow search has found so far, while the engine has nothing else to do."),
     setting("arrange", "Let the passages of a prompt stand in the order in which more of them is stored, where that saves more than the ranking is worth."),
-    setting("prompt.system", "The system prompt before the passages, where the caller sends none.").under("The prompt"),
-    setting("prompt.passage", "How a passage is written in the prompt."),
-    setting("prompt.question", "How the question is written in the prompt."),
-    setting("prompt.rerank", "What the language model is asked after each passage, where it is the reranker."),
+    setting("prompt.system", "The system prompt before the passages, where the caller sends none.").text().under("The prompt"),
+    setting("prompt.passage", "How a passage is written in the prompt.").text(),
+    setting("prompt.question", "How the question is written in the prompt.").text(),
+    setting("prompt.rerank", "What the language model is asked after each passage, where it is the reranker.").text(),
     setting(
         "prompt.date",
         "The date that a chat template prints: `pinned` (26 July 2024), a day such as `\"2026-11-22\"`, or `today`, with which no stored KV is \

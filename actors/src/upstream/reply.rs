@@ -3,18 +3,19 @@
 //! Thoughts and calls of tools come as fields of their own; they are written into the text as models write them (`<think>`, `<tool_call>`),
 //! where what reads our own models' answers finds them, so that every protocol of the service has them.
 
+mod calls;
+
 use std::collections::VecDeque;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use self::calls::Calls;
 use super::request::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::{Alternative, FinishReason, TokenEvent};
 
 /// Bytes of one event: a call's arguments may be long, and come in pieces.
 const MOST_EVENT_BYTES: usize = 4 << 20;
-/// Calls of one answer.
-const MOST_CALLS: usize = 256;
 
 /// A part of an answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +47,7 @@ pub(super) struct Reply {
     /// Bytes of a line that has not ended.
     line: Vec<u8>,
     ready: VecDeque<Heard>,
-    calls: Vec<Call>,
+    calls: Calls,
     is_thinking: bool,
     finish: Option<FinishReason>,
     /// Texts that the request has end its answer, and the one that did.
@@ -55,34 +56,13 @@ pub(super) struct Reply {
     has_ended: bool,
 }
 
-#[derive(Debug, Default)]
-struct Call {
-    name: String,
-    arguments: String,
-}
-
-impl Call {
-    /// As models write it. What was cut off, or is no object, is not made into a call that nobody made: it is written as the text that it is, so
-    /// that whoever reads calls finds none.
-    fn written(&self) -> String {
-        let name = Value::from(self.name.as_str());
-        match self.arguments.trim() {
-            "" => format!("{{\"name\":{name},\"arguments\":{{}}}}"),
-            arguments => match serde_json::from_str::<Map<String, Value>>(arguments) {
-                Ok(arguments) => format!("{{\"name\":{name},\"arguments\":{}}}", Value::Object(arguments)),
-                Err(_) => format!("{{\"name\":{name},\"arguments\":{}}}", Value::from(arguments)),
-            },
-        }
-    }
-}
-
 impl Reply {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
             line: Vec::new(),
             ready: VecDeque::new(),
-            calls: Vec::new(),
+            calls: Calls::default(),
             is_thinking: false,
             finish: None,
             stops: Vec::new(),
@@ -185,6 +165,10 @@ impl Reply {
             Endpoint::Completions => self.text(choice["text"].as_str().unwrap_or_default()),
         }
         if let Some(reason) = choice["finish_reason"].as_str() {
+            // vLLM and SGLang end so whom they let down: paused, shut down or scaled away. What was said is cut anywhere.
+            if matches!(reason, "abort" | "error" | "cancelled") {
+                return Err(bad(&format!("the engine broke the answer off (`{reason}`)")));
+            }
             // `stop`, `tool_calls`, `content_filter`, and what engines add: the model said what it said.
             self.finish = Some(if reason == "length" { FinishReason::Length } else { FinishReason::Stop });
             // vLLM's name and SGLang's; a number is a token.
@@ -214,7 +198,7 @@ impl Reply {
             _ => self.text(text),
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            self.call(call)?;
+            self.calls.add(call)?;
         }
         Ok(())
     }
@@ -261,32 +245,10 @@ impl Reply {
         }
     }
 
-    /// A piece of a call: the name comes first, the arguments in pieces.
-    fn call(&mut self, piece: &Value) -> Result<()> {
-        let index = piece["index"].as_u64().map_or(self.calls.len().saturating_sub(1), |index| index as usize);
-        if index >= MOST_CALLS {
-            return Err(bad(&format!("an answer has more than {MOST_CALLS} calls")));
-        }
-        while self.calls.len() <= index {
-            self.calls.push(Call::default());
-        }
-        let (call, function) = (&mut self.calls[index], &piece["function"]);
-        call.name.push_str(function["name"].as_str().unwrap_or_default());
-        match &function["arguments"] {
-            Value::String(text) => call.arguments.push_str(text),
-            Value::Null => {}
-            whole => call.arguments.push_str(&whole.to_string()),
-        }
-        if call.arguments.len() > MOST_EVENT_BYTES {
-            return Err(bad(&format!("a call's arguments have more than {MOST_EVENT_BYTES} bytes")));
-        }
-        Ok(())
-    }
-
     fn end(&mut self) {
         self.end_thought();
-        for call in std::mem::take(&mut self.calls) {
-            self.say(&format!("<tool_call>\n{}\n</tool_call>", call.written()));
+        for call in std::mem::take(&mut self.calls).written() {
+            self.say(&format!("<tool_call>\n{call}\n</tool_call>"));
         }
         // What it took comes behind what it said.
         let usage =
@@ -430,6 +392,15 @@ mod tests {
             .unwrap();
             assert_eq!((&call["name"], call["arguments"].is_object()), (&json!("delete"), is_call), "{said}");
             assert_eq!(heard.last(), Some(&Heard::End(FinishReason::Length, None)));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_the_engine_broke_off_is_an_error() {
+        for reason in ["abort", "error"] {
+            let event = format!(r#"{{"choices":[{{"delta":{{"content":"Half of"}},"finish_reason":"{reason}"}}]}}"#);
+            let error = hear(Endpoint::Chat, &[&event, "[DONE]"], 64).unwrap_err();
+            assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains(reason), "{error}");
         }
     }
 

@@ -12,7 +12,7 @@ use ragstone_service::api::cache::{CancelledJob, WarmUp, WarmUpEstimate, WarmUpE
 use ragstone_service::client::Client;
 use ragstone_service::config::Config;
 use ragstone_storage::catalog::{WarmProgress, WarmSubject};
-use ragstone_terminal::progress::{Progress, Unit, beside_bars};
+use ragstone_terminal::progress::{Progress, Unit, tell};
 use ragstone_terminal::{output, table};
 use serde::Serialize;
 
@@ -129,7 +129,7 @@ async fn watch(config: &Config, wanted: &Wanted) -> Result<(u64, WarmProgress)> 
         let told = |is_remote: bool| Some(interrupted(job.get()?, is_remote && !passes.get()));
         match access::with_told(config, access::asking("cache warm"), work, &told).await {
             // The job is journaled, and the folder is free: this command goes on by itself.
-            Err(_) if has_ended.get() => beside_bars(|| eprintln!("{}", access::ENDED)),
+            Err(_) if has_ended.get() => tell(access::ENDED),
             done => return done,
         }
     }
@@ -146,7 +146,7 @@ async fn watch_at(client: &Client, wanted: &Wanted, job: &Cell<Option<u64>>) -> 
                 job.set(Some(id));
                 let what = format!("warm-up {id} of {}", wanted.shown);
                 // A program that reads along and a person before Ctrl-C want to know the number.
-                beside_bars(|| eprintln!("{what}"));
+                tell(&what);
                 bar = Some(Progress::new(what, Unit::Items));
             }
             (WarmUpEvent::Progress(progress), Some(bar)) => bar.set(progress.passages_done, progress.passages_total),

@@ -14,18 +14,12 @@ const LEAST_FREE: u64 = 256 << 20;
 /// Whether the folder is there and may be written to. Leaves nothing in it.
 pub fn place(path: &Path) -> Finding {
     let what = "data folder";
-    let Some(there) = path.ancestors().find(|path| path.exists()) else {
-        return Finding::problem(what, format!("{} does not exist", path.display()), "name another with --data DIR");
-    };
-    // Unlinked from the beginning, where the system can.
-    if let Err(error) = tempfile::tempfile_in(there) {
-        return Finding::problem(
-            what,
-            format!("{} cannot be written to: {error}", there.display()),
-            "let this user write there, or name another folder with --data DIR or RAGSTONE_DATA",
-        );
+    // Of a name without a folder, what is above it is where the command runs.
+    let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if let Err(found) = is_writable(path) {
+        return Finding::problem(what, found, "let this user write there, or name another folder with --data DIR or RAGSTONE_DATA");
     }
-    if there != path {
+    if !path.exists() {
         return Finding::ok(what, format!("{} is not there yet; the first ingest or serve begins it", path.display()));
     }
     #[cfg(unix)]
@@ -38,6 +32,28 @@ pub fn place(path: &Path) -> Finding {
         }
     }
     Finding::ok(what, path.display().to_string())
+}
+
+/// The folder of the audit log, where one is kept.
+pub fn audit_log(path: &Path) -> Finding {
+    let what = "audit log";
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match is_writable(&path) {
+        Ok(()) => Finding::ok(what, path.display().to_string()),
+        Err(found) => Finding::problem(what, found, "let this user write there, or name another folder with `audit_log`"),
+    }
+}
+
+/// Whether a folder can be written to, or made where it is not there yet; what keeps it from that. Leaves nothing in it.
+fn is_writable(path: &Path) -> Result<(), String> {
+    let Some(there) = path.ancestors().find(|path| path.exists()) else {
+        return Err(format!("{} does not exist", path.display()));
+    };
+    // Unlinked from the beginning, where the system can.
+    match tempfile::tempfile_in(there) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{} cannot be written to: {error}", there.display())),
+    }
 }
 
 /// Whether this version reads what is there.
@@ -125,6 +141,9 @@ mod tests {
         assert_eq!(place(&file).state, State::Problem);
         assert_eq!(place(&file.join("below")).state, State::Problem);
         assert_eq!(format(&file).state, State::Problem);
+        assert_eq!((audit_log(&file).state, audit_log(&new).state), (State::Problem, State::Ok));
+        let bare = place(Path::new("a-folder-that-is-not-there-yet"));
+        assert!(bare.state == State::Ok && bare.found.contains("not there yet"), "{bare:?}");
         std::fs::write(dir.path().join("FORMAT"), "{\"format\":1}\n").unwrap();
         let older = format(dir.path());
         assert!(older.state == State::Warning && older.advice.unwrap().contains("migrate up"));

@@ -70,6 +70,7 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
         findings.extend(folder::aside(&data));
     }
     findings.extend(service::bucket(config).await);
+    findings.extend(service::beside(surface, client.is_some()));
     findings.push(service);
     match client {
         Some(client) => {

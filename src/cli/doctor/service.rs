@@ -1,20 +1,22 @@
 //! The running service, and what a start would meet: address, bucket.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use ragstone_actors::Status;
 use ragstone_actors::report::Blending;
 use ragstone_env::damage::Damage;
 use ragstone_service::api::cache::WholeStatus;
 use ragstone_service::client::Client;
-use ragstone_service::config::Config;
+use ragstone_service::config::{Config, Surface};
 use ragstone_service::data_folder::DataFolder;
+use ragstone_service::server;
 use ragstone_storage::tier::{Tier, TierStatus};
+use reqwest::Url;
 
 use super::finding::Finding;
-use super::ingests;
+use super::{folder, ingests};
 use crate::cli::serve;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The service of the data folder, if one runs, and what is to be said about it.
 pub async fn running(config: &Config) -> (Finding, Option<Client>) {
@@ -141,17 +143,36 @@ pub fn address(config: &Config) -> Finding {
     }
 }
 
+/// Of a bucket that is a folder; its name may be percent-encoded.
+fn folder_of(url: &str) -> Option<PathBuf> {
+    Url::parse(url).ok().filter(|url| url.scheme() == "file")?.to_file_path().ok()
+}
+
+/// Certificates, the port of health and the audit log, as far as they are set: a start that cannot use them ends. `runs`: a service has the
+/// port already.
+pub fn beside(surface: &Surface, runs: bool) -> Vec<Finding> {
+    let found = |what, tried: Result<()>, given: &str| match tried {
+        Ok(()) => Finding::ok(what, given),
+        Err(error) => Finding::of(what, &error),
+    };
+    let mut findings = Vec::new();
+    if surface.tls_certificate.is_some() || surface.tls_key.is_some() || surface.tls_client_ca.is_some() {
+        findings.push(found("TLS", server::try_tls(surface), "the certificate and its key can be used"));
+    }
+    if let Some(listen) = surface.health_listen.as_deref().filter(|_| !runs) {
+        findings.push(found("health", server::try_health(surface), &format!("{listen} is free")));
+    }
+    findings.extend(surface.audit_log.as_deref().map(folder::audit_log));
+    findings
+}
+
 /// Whether the bucket answers; `None` without one.
 pub async fn bucket(config: &Config) -> Option<Finding> {
     let what = "bucket";
     // To open a folder as a bucket makes it.
-    let folder = config.settings.object_url.as_deref().and_then(|url| url.strip_prefix("file://"));
-    if let Some(folder) = folder.filter(|folder| !Path::new(folder).exists()) {
-        return Some(Finding::warning(
-            what,
-            format!("there is no folder {folder}"),
-            "the first start makes it; check its name",
-        ));
+    if let Some(folder) = config.settings.object_url.as_deref().and_then(folder_of).filter(|folder| !folder.exists()) {
+        let found = format!("there is no folder {}", folder.display());
+        return Some(Finding::warning(what, found, "the first start makes it; check its name"));
     }
     let tier = match serve::bucket(config) {
         Ok(tier) => tier?,

@@ -8,7 +8,7 @@ use ragstone_actors::upkeep::ingests::{self, CancelledBy};
 use ragstone_documents::shown;
 use ragstone_service::ingest::{IngestReport, KeptFolder, NewFiles, NotTaken};
 use ragstone_terminal::output;
-use ragstone_terminal::progress::beside_bars;
+use ragstone_terminal::progress::tell;
 use ragstone_terminal::table;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -246,7 +246,7 @@ pub fn name_not_taken(not_taken: &NotTakenFiles) -> Result<()> {
     }
     if !not_taken.files.is_empty() {
         // Many a folder has such.
-        beside_bars(|| eprintln!("{}", listed(not_taken)));
+        tell(listed(not_taken));
     }
     Ok(())
 }

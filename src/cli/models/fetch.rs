@@ -6,7 +6,7 @@ use ragstone_models::need::{Facts, Need};
 use ragstone_service::access;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
-use ragstone_terminal::progress::beside_bars;
+use ragstone_terminal::progress::tell;
 use ragstone_terminal::table::bytes;
 use serde_json::{Value, json};
 
@@ -77,12 +77,10 @@ fn warn_of_memory(plan: &Plan, need: &Need) {
         let other = need.weights.iter().find(|other| other.fits == Some(true));
         let advice = other.map_or_else(String::new, |other| format!("; with --weights {} it does", other.format));
         let (needs, has) = (bytes(memory.bytes), bytes(available));
-        beside_bars(|| {
-            eprintln!(
-                "ragstone: {} needs {needs} of memory and does not fit the {has} that are available{advice}",
-                plan.id
-            )
-        });
+        tell(format_args!(
+            "ragstone: {} needs {needs} of memory and does not fit the {has} that are available{advice}",
+            plan.id
+        ));
     }
 }
 

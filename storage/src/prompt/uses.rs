@@ -14,7 +14,8 @@ pub fn record_use(store: &KvStore, plan: &LoadPlan) {
     store.record(&uses_of(plan, &store.costs().model().prefill), declined);
 }
 
-/// The paths that a plan used: its exact one, and each passage that was blended, or loaded behind what was computed. Pure.
+/// The paths that a plan used: its exact one, in pieces where something was loaded behind what was computed, as each key of a path stands
+/// behind the one before it; and each passage that was blended. Pure.
 pub(crate) fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
     let (cached, new) = (plan.exact_tokens + plan.blended_tokens, plan.computed_tokens);
     let cost_per_token = prefill.prefill_us(f64::from(cached), f64::from(new)) / f64::from(new.max(1));
@@ -28,6 +29,10 @@ pub(crate) fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
             }
             // What a prompt computes between modules is on the device alone.
             _ if segment.kind == SegmentKind::Question => {}
+            // It stands behind what was computed, and what is computed next behind it.
+            (Source::Load { key, .. }, _) if segment.exact_key.is_some() => {
+                uses.push(std::mem::replace(&mut exact, Use { path: vec![key], cached: 1, cost_per_token }));
+            }
             (Source::Load { key, .. } | Source::Blend { key, .. }, _) => {
                 uses.push(Use { path: vec![key], cached: 1, cost_per_token: 0.0 });
             }

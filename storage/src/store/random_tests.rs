@@ -178,7 +178,8 @@ impl World {
 
     /// A medium that fails for a few calls.
     fn disturb(&mut self) {
-        let point = ["disk.before_write", "disk.read_row", "disk.read_frame", "disk.delete"][self.draw(4) as usize];
+        let points = ["disk.before_write", "disk.after_write", "disk.read_row", "disk.read_frame", "disk.delete"];
+        let point = points[self.draw(points.len() as u64) as usize];
         let kind = [ErrorKind::Unavailable, ErrorKind::Full, ErrorKind::Corrupt][self.draw(3) as usize];
         self.env.set_fail_point(point, FailMode::Error(kind), 1);
         *locked(&self.bucket.fails) = (self.draw(2) == 0).then_some(ErrorKind::Unavailable);

@@ -117,7 +117,8 @@ impl DiskTier {
     ///
     /// # Errors
     /// `Full` if the disk is full, `Unavailable` or `Internal` as RocksDB says. Then nothing has changed: no room is
-    /// taken, and what was to be evicted is still there.
+    /// taken, and what was to be evicted is still there. Where RocksDB wrote it all the same, it is found no more than what was evicted, and
+    /// leaves with its removal or the next write.
     pub fn write(&self, entry: &Entry) -> Result<Put> {
         let summary = entry.header().summary();
         let extent = Extent::of(&summary);
@@ -132,7 +133,13 @@ impl DiskTier {
             }
         };
         let mut reserved = Reserved { tier: self, key: extent.key, victims, pending: true };
-        self.write_batch(entry, &summary, &reserved.victims)?;
+        if let Err(error) = self.write_batch(entry, &summary, &reserved.victims) {
+            if self.may_have_row(&extent.key) {
+                reserved.pending = false;
+                self.index().doubt(&extent.key, &reserved.victims);
+            }
+            return Err(error);
+        }
         reserved.pending = false;
         let visible = self.index().commit(&extent.key, &reserved.victims);
         if !visible {
@@ -142,6 +149,13 @@ impl DiskTier {
             tracing::warn!(%error, "garbage on disk is not collected for now");
         }
         Ok(Put::Stored { bytes: extent.bytes })
+    }
+
+    /// Whether a batch that failed may be on disk all the same: its error does not say, and it is there as a whole or not at all.
+    fn may_have_row(&self, key: &KvKey) -> bool {
+        let row = rocks::index(&self.0.db)
+            .and_then(|rows| self.0.db.get_pinned_cf(rows, key.as_bytes()).map_err(|error| rocks::error("look", error)));
+        !matches!(row, Ok(None))
     }
 
     fn write_batch(&self, entry: &Entry, summary: &EntrySummary, victims: &[Extent]) -> Result<()> {

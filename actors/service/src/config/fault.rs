@@ -3,7 +3,8 @@
 use figment::error::{Actual, Kind};
 use figment::{Metadata, Source};
 
-use super::{surface_keys, table};
+use super::sources::surface_keys;
+use super::table;
 use crate::error::Error;
 
 /// A key that is less like the wrong one, between 0 and 1 (Jaro), is not suggested.

@@ -23,10 +23,11 @@ use crate::answer::reranking::{Rerank, Reranked, titled};
 use crate::engine::Decoded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::prompt::Task;
-use crate::question::{Context, Input, Question, Reuse, RootCut};
+use crate::question::{Context, Input, MAX_CANDIDATES, Question, Reuse, RootCut};
 use crate::report::RerankedBy;
 use crate::report::citation::Citation;
 use crate::report::{RerankReport, Ttft};
+use crate::retrieval::beginning;
 
 /// Prompts of one question that are judged together.
 const JUDGED_AT_ONCE: usize = 8;
@@ -84,10 +85,12 @@ struct Judged {
 }
 
 impl Pipeline {
-    /// How many passages a search finds for `context` that are then put in order; `None`: the search's own order counts.
+    /// How many passages a search finds for `context` that are then put in order; `None`: the search's own order counts, as it does where
+    /// more are wanted than are put in order and the question does not ask for that.
     pub(super) fn candidates(&self, context: &Context) -> Option<usize> {
         let candidates = context.rerank.unwrap_or(self.settings.rerank);
-        (candidates > 0).then(|| candidates.max(context.top_k.unwrap_or(self.manner.passages)))
+        let wanted = candidates.max(context.top_k.unwrap_or(self.manner.passages));
+        (candidates > 0 && wanted <= MAX_CANDIDATES).then_some(wanted)
     }
 
     /// The best of what a search found, best first, as many as `context` wants: as the reranker has it where that is asked for. A hit's
@@ -102,6 +105,8 @@ impl Pipeline {
         if self.candidates(context).is_none() || hits.is_empty() {
             return Ok((hits, None));
         }
+        // As the search does: it is read once for each passage.
+        let query = beginning(query);
         let started = Stopwatch::start();
         let scoring = async {
             match &self.reranker {

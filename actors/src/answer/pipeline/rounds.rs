@@ -31,6 +31,8 @@ pub(super) struct Searched {
     standing: usize,
     /// Of the rounds whose answers were begun.
     rounds: Vec<RoundReport>,
+    /// What their prompts took.
+    earlier: Ttft,
     /// The last search: what it searched for, what of that was new, and when it began.
     query: String,
     new: Vec<usize>,
@@ -55,6 +57,7 @@ impl Pipeline {
             passages: self.given(asking).await?,
             standing: 0,
             rounds: Vec::new(),
+            earlier: Ttft::default(),
             query: searched(messages),
             new: Vec::new(),
             started: Stopwatch::start(),
@@ -85,7 +88,7 @@ impl Pipeline {
     /// The answer over what all rounds found.
     pub(super) async fn answer_rounds(&self, asking: &Asking, searched: Searched) -> Result<Reached> {
         let Searched { mut passages, standing, mut rounds, query, new, started, .. } = searched;
-        let Searched { retrieve_ms, rerank, words_only, nothing_found, .. } = searched;
+        let Searched { retrieve_ms, rerank, words_only, nothing_found, earlier, .. } = searched;
         if nothing_found.is_some_and(|nothing| nothing.answered == Answered::Said) {
             return Ok(Reached::Nothing { nothing_found, retrieve_ms, words_only });
         }
@@ -95,9 +98,17 @@ impl Pipeline {
         }
         rounds.push(report(query, new, &prefilled, started.elapsed_ms()));
         metrics::counter!("ragstone_retrieval_rounds_total").increment(rounds.len() as u64);
-        let speculation = None;
-        let found = Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
-        Ok(Reached::Prompt(Box::new(found)))
+        Ok(Reached::Prompt(Box::new(Found {
+            passages,
+            prefilled,
+            retrieve_ms,
+            rerank,
+            words_only,
+            nothing_found,
+            speculation: None,
+            rounds,
+            earlier,
+        })))
     }
 
     /// One search; what it finds anew goes behind the passages that there are.
@@ -138,6 +149,7 @@ impl Pipeline {
             arranged.put_in_order(&mut searched.passages);
         }
         let report_of_prompt = self.account(asked, &mut prefilled, Ttft::default());
+        searched.earlier.add_prompt(&report_of_prompt.ttft);
         let output = prefilled.sequence.outputs.pop();
         let (tokens, drafts) = output.ok_or_else(|| Error::new(ErrorKind::Internal, "a round has no answer"))?;
         let opened = Opened {

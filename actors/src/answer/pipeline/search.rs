@@ -15,6 +15,7 @@ use crate::admission::deadline::remaining;
 use crate::error::Result;
 use crate::question::follow_up::searched;
 use crate::question::{Context, Input, Question};
+use crate::report::Ttft;
 use crate::report::citation::Citation;
 use crate::report::nothing_found::{Answered, MinSimilarity, NothingFound};
 use crate::retrieval::{Retrieved, Search};
@@ -67,6 +68,7 @@ impl Pipeline {
                 nothing_found: None,
                 speculation,
                 rounds,
+                earlier: Ttft::default(),
             })));
         };
         let query = searched(messages);
@@ -102,8 +104,9 @@ impl Pipeline {
         let prefill = &prefilled.sequence.prefill;
         self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
         let speculation = (speculation.stages > 0).then_some(speculation);
-        let rounds = Vec::new();
-        let found = Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds };
+        let (rounds, earlier) = (Vec::new(), Ttft::default());
+        let found =
+            Found { passages, prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds, earlier };
         Ok(Reached::Prompt(Box::new(found)))
     }
 

@@ -3,9 +3,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cost::PrefillCost;
 use crate::key::Fingerprint;
 use crate::prompt::primer::Primer;
 use crate::prompt::residency::prompt_keys;
+use crate::prompt::uses_of;
 use crate::segment::{Apart, Place, Segment};
 
 /// Without costs: what is stored is used.
@@ -299,6 +301,13 @@ proptest! {
                     prop_assert_eq!(reuse, ReuseMode::Auto);
                 }
                 Source::Compute => {}
+            }
+        }
+        // Each key of a path that was used stands behind the one before it.
+        for used in uses_of(&plan, &PrefillCost::assumed().unwrap()) {
+            for pair in used.path.windows(2) {
+                let at = plan.segments.iter().find(|planned| planned.exact_key == Some(pair[1]));
+                prop_assert_eq!(at.and_then(|planned| planned.parent), Some(pair[0]));
             }
         }
         if reuse == ReuseMode::Off {

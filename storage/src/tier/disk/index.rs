@@ -217,6 +217,19 @@ impl DiskIndex {
         }
     }
 
+    /// The write failed, and may be on disk as a whole all the same: all that it touches is hidden, and deleted with the next write.
+    pub fn doubt(&mut self, key: &KvKey, victims: &[Extent]) {
+        self.residents.let_go(key);
+        self.residents.remove(key);
+        self.leaving_bytes += self.slots.get(key).map_or(0, |slot| slot.summary.bytes);
+        for key in victims.iter().map(|victim| &victim.key).chain([key]) {
+            if let Some(slot) = self.slots.get_mut(key) {
+                slot.state = SlotState::Dead;
+                self.dead.push(*key);
+            }
+        }
+    }
+
     /// Finds a readable entry and pins it. `owner` is what guards this index.
     pub fn find(&mut self, owner: &Arc<Mutex<Self>>, key: &KvKey) -> Option<DiskPin> {
         self.contains(key).then(|| Pin::new(owner, self, key))

@@ -162,6 +162,35 @@ fn a_failed_write_changes_nothing_and_the_next_one_works() {
 }
 
 #[test]
+fn what_a_failed_write_left_is_not_found_and_can_be_removed() {
+    for removed in [false, true] {
+        let dir = TempDir::new().unwrap();
+        let env = Env::seeded(0, 0);
+        let (old, new) = (entry_behind(None, &[1]), entry_behind(None, &[2]));
+        let bytes = old.header().total_bytes();
+        let tier = open_with(&dir, bytes, &env, &HashMap::new());
+        tier.write(&old).unwrap();
+        env.set_fail_point("disk.after_write", FailMode::Error(ErrorKind::Unavailable), 1);
+        assert_eq!(tier.write(&new).unwrap_err().kind(), ErrorKind::Unavailable);
+        env.set_fail_point("disk.after_write", FailMode::Off, 1);
+        assert!(!tier.contains(&key(&old)), "the batch deleted it");
+        assert!(!tier.contains(&key(&new)));
+        if removed {
+            assert!(tier.delete_entry(&key(&new)).unwrap());
+            assert_eq!((stored_frames(&tier), tier.usage().bytes), (0, 0));
+            drop(tier);
+            let tier = open(&dir, bytes);
+            assert!(!tier.contains(&key(&old)) && !tier.contains(&key(&new)), "nor after a restart");
+        } else {
+            let next = entry_behind(None, &[3]);
+            tier.write(&next).unwrap();
+            assert_whole(&tier, &next);
+            assert_eq!((stored_frames(&tier), tier.usage().bytes), (LAYERS as usize, bytes));
+        }
+    }
+}
+
+#[test]
 fn a_failed_deletion_hides_the_entry_and_room_comes_back_later() {
     let dir = TempDir::new().unwrap();
     let env = Env::seeded(0, 0);

@@ -86,5 +86,10 @@ addEventListener("dragover", (event) => {
 });
 addEventListener("drop", (event) => isBeside(event) && event.preventDefault());
 addEventListener("hashchange", go);
+document.querySelector(".skip").addEventListener("click", (event) => {
+  // What stands behind the # is the view, and that stays.
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
 show();
 watch();
