@@ -184,7 +184,9 @@ impl Context {
             return bad(format!("`rerank` is {candidates}; use at most {MAX_CANDIDATES}"));
         }
         if let Some(top_k) = self.top_k.filter(|top_k| candidates > 0 && *top_k > MAX_CANDIDATES) {
-            return bad(format!("`top_k` is {top_k}, and at most {MAX_CANDIDATES} passages are put in order by `rerank`; lower it, or leave `rerank` out"));
+            return bad(format!(
+                "`top_k` is {top_k}, and at most {MAX_CANDIDATES} passages are put in order by `rerank`; lower it, or leave `rerank` out"
+            ));
         }
         if candidates > 0 && self.collection.is_none() {
             return bad("`rerank` orders what a search finds; name a collection".to_owned());

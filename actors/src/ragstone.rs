@@ -101,6 +101,7 @@ impl Ragstone {
         progress: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Self> {
         settings.validate()?;
+        settings.check_bucket()?;
         let runtime = Handle::current();
         let folders = folders.clone();
         let joined = Joined::at(&settings, &folders.data, &env).await?;

@@ -296,13 +296,6 @@ impl Settings {
         if !self.prices.is_valid() {
             return bad("prices", "must be numbers that are not negative");
         }
-        if self.object_url.is_none() && self.corpus_url.is_none() && self.object_options != ConnectionOptions::default()
-        {
-            return bad("object_options", "has no meaning without `object_url` or `corpus_url`");
-        }
-        if self.object_url.is_none() && (self.object_ttl_s > 0 || self.object_max_bytes > 0) {
-            return bad("object_ttl_s", "and `object_max_bytes` have no meaning without `object_url`");
-        }
         if self.object_keys.is_empty() && self.object_encrypt {
             return bad("object_encrypt", "wants a key to encrypt by: name one in `object_keys`");
         }
@@ -312,6 +305,22 @@ impl Settings {
         self.tenant_quota()?;
         self.upstream().validate()?;
         self.prompt.validate()
+    }
+
+    /// Whether what is said of a bucket has one to be said of: a service's. A command may be given its own (`kv-serve --object-url`, `cache export URL`).
+    ///
+    /// # Errors
+    /// `InvalidInput`; the message names the setting.
+    pub fn check_bucket(&self) -> Result<()> {
+        let bad = |why: &str| Err(Error::new(ErrorKind::InvalidInput, format!("setting {why}")));
+        let (object, corpus) = (self.object_url.is_some(), self.corpus_url.is_some());
+        if !object && !corpus && self.object_options != ConnectionOptions::default() {
+            return bad("`object_options` has no meaning without `object_url` or `corpus_url`");
+        }
+        if !object && (self.object_ttl_s > 0 || self.object_max_bytes > 0) {
+            return bad("`object_ttl_s` and `object_max_bytes` have no meaning without `object_url`");
+        }
+        Ok(())
     }
 
     /// The bucket, if there is one.
@@ -443,5 +452,24 @@ impl Settings {
             simd::Path::from_name(kernels)?.force()?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `kv-serve` and `cache export` bring a bucket of their own.
+    #[test]
+    fn what_is_said_of_a_bucket_wants_one_where_a_service_starts() {
+        let options = ConnectionOptions([("endpoint".to_owned(), "http://127.0.0.1:9000".to_owned())].into());
+        let with_options = Settings { object_options: options, ..Settings::default() };
+        let with_ttl = Settings { object_ttl_s: 60, ..Settings::default() };
+        for (settings, named) in [(with_options, "object_options"), (with_ttl, "object_ttl_s")] {
+            settings.validate().unwrap();
+            let error = settings.check_bucket().unwrap_err();
+            assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains(named), "{error}");
+            Settings { object_url: Some("s3://b".into()), ..settings }.check_bucket().unwrap();
+        }
     }
 }

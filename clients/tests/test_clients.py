@@ -180,6 +180,25 @@ class FakeLinkTests(LinkTests):
         self.assertEqual(self.ask(link.has, [key(1)]), [True])
         self.assertEqual((came, results), ([], [False]))
 
+    def test_what_failed_with_its_connection_is_not_sent_over_the_next(self):
+        clock = [0.0]
+        link = self.link(clock=lambda: clock[0])
+        self.ask(link.store, *self.put(range(6)))
+        self.daemon.go.clear()
+        came, results = [], []
+        # More than fit into staging at once: the second half waits for the first.
+        link.load([key(number) for number in range(6)], lambda at, view: came.append(at), results.extend)
+        until(lambda: len(self.daemon.requests) == 2)
+        link._flush = lambda: link._break("a broken pipe")
+        self.assertEqual(self.ask(link.has, [key(1)]), [False])
+        self.assertTrue(link.wait(60))
+        del link._flush
+        self.daemon.go.set()
+        clock[0] = 100.0
+        self.assertEqual(self.ask(link.has, [key(1)]), [True])
+        self.assertEqual((came, results), ([], [False] * 6))
+        self.assertEqual([request["op"] for request in self.daemon.requests].count("load"), 1)
+
     def test_a_slow_look_up_is_a_miss_and_a_stuck_daemon_is_left(self):
         clock = [0.0]
         link = self.link(clock=lambda: clock[0], deadline_s=5.0)

@@ -14,6 +14,9 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 /// What PEFT writes before the model's own name of a matrix.
 const PREFIX: &str = "base_model.model.";
+/// What `init_lora_weights` begins with where PEFT changes the model's own weights before the training, and whenever it loads the adapter. What it
+/// saves converted, so that the adapter fits the unchanged weights, it names otherwise.
+const CHANGE_THE_MODEL: [&str; 5] = ["pissa", "olora", "corda", "lora_ga", "loftq"];
 /// Greater ranks are no low-rank adapters.
 const MOST_RANK: usize = 4096;
 
@@ -39,6 +42,11 @@ struct Config {
     use_dora: bool,
     #[serde(default)]
     alora_invocation_tokens: Option<serde::de::IgnoredAny>,
+    /// A flag, or the name of a way.
+    #[serde(default)]
+    init_lora_weights: Option<serde_json::Value>,
+    #[serde(default)]
+    layer_replication: Option<serde::de::IgnoredAny>,
     #[serde(default)]
     bias: Option<String>,
     #[serde(default)]
@@ -168,6 +176,10 @@ impl Config {
             Some("trains biases".to_owned())
         } else if self.alora_invocation_tokens.is_some() {
             Some("sets alora_invocation_tokens".to_owned())
+        } else if let Some(way) = self.changes_the_model() {
+            Some(format!("was trained on weights that init_lora_weights ({way:?}) had changed"))
+        } else if self.layer_replication.is_some() {
+            Some("sets layer_replication".to_owned())
         } else if !self.alpha_pattern.is_empty() {
             Some("sets alpha_pattern".to_owned())
         } else if !self.lora_alpha.is_finite() || self.r == 0 {
@@ -185,6 +197,13 @@ impl Config {
                 path.display()
             ))),
         }
+    }
+
+    /// The way in which the model's own weights were changed before the training, where they were.
+    fn changes_the_model(&self) -> Option<&str> {
+        let way = self.init_lora_weights.as_ref()?.as_str()?;
+        let name = way.to_ascii_lowercase();
+        CHANGE_THE_MODEL.iter().any(|begin| name.starts_with(*begin)).then_some(way)
     }
 
     /// What a product of this rank is multiplied by.

@@ -4,6 +4,7 @@ pub mod calls;
 mod date;
 pub mod in_words;
 mod json;
+mod marks;
 #[cfg(test)]
 mod tests;
 pub mod thoughts;
@@ -19,9 +20,13 @@ use crate::folder;
 use crate::tokenizer::{SpecialTokens, read_json};
 use calls::CallForm;
 pub use date::Date;
+pub(crate) use marks::is_bracketed;
 use thoughts::Thinking;
 
 const TEMPLATE: &str = "chat template";
+/// The template for conversations with tools: what transformers calls it, and where it puts it in a folder.
+const TOOL_USE: &str = "tool_use";
+const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 /// A template's own text. Published ones have some 10 kB.
 pub(crate) const SOURCE_BYTES: u64 = 1 << 20;
 /// Steps that one rendering may take: a conversation of ten thousand messages takes about half a million. A template is a
@@ -74,34 +79,34 @@ pub struct Told {
 }
 
 /// A compiled chat template, rendered as transformers renders it: blocks trimmed, Python methods on values,
-/// `raise_exception` and `strftime_now`.
+/// `raise_exception` and `strftime_now`; keys of tools and calls in the order in which they came.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
     tokens: SpecialTokens,
     /// Where the template stands, for messages.
     origin: String,
+    /// Whether there is another one for conversations with tools.
+    has_tool_use: bool,
 }
 
 impl ChatTemplate {
     /// The template in `chat_template.jinja` or else in `tokenizer_config.json` (a text, or a list of named ones, of
-    /// which `default` is taken); `None` when the model has none.
+    /// which `default` is taken, and `tool_use` where there are tools); `None` when the model has none.
     pub fn from_folder(model: &Path) -> Result<Option<Self>> {
         let tokens = SpecialTokens::from_folder(model)?;
         let path = model.join("chat_template.jinja");
         if path.is_file() {
-            let source =
-                folder::read_text(&path, SOURCE_BYTES).map_err(|error| Error::io("cannot read", &path, error))?;
-            return Self::named(source, tokens, path.display().to_string()).map(Some);
+            let tool_use = model.join(TOOL_USE_FILE);
+            let tool_use = if tool_use.is_file() { Some(read_source(&tool_use)?) } else { None };
+            let template = Self::named(read_source(&path)?, tokens, path.display().to_string())?;
+            return Ok(Some(template.with_tool_use(tool_use.as_deref())));
         }
         let path = model.join("tokenizer_config.json");
         let config = read_json(&path)?.unwrap_or_default();
-        match configured_template(&config) {
-            Some(source) => {
-                Self::named(source.to_owned(), tokens, format!("`chat_template` in {}", path.display())).map(Some)
-            }
-            None => Ok(None),
-        }
+        let Some(source) = configured_template(&config) else { return Ok(None) };
+        let template = Self::named(source.to_owned(), tokens, format!("`chat_template` in {}", path.display()))?;
+        Ok(Some(template.with_tool_use(named_template(&config, TOOL_USE))))
     }
 
     /// Compiles a template's text.
@@ -144,7 +149,27 @@ impl ChatTemplate {
             ))
             .with_source(error)
         })?;
-        Ok(Self { environment, tokens, origin })
+        Ok(Self { environment, tokens, origin, has_tool_use: false })
+    }
+
+    /// With the template that the model has for conversations with tools. One whose calls are of no known form, that is not understood or does
+    /// not end is left out: tools are then told as by a model without it.
+    pub(crate) fn with_tool_use(mut self, source: Option<&str>) -> Self {
+        let Some(source) = source.filter(|source| CallForm::of(source).is_some()) else { return self };
+        if self.environment.add_template_owned(TOOL_USE, without_generation_tags(source)).is_err() {
+            return self;
+        }
+        self.has_tool_use = true;
+        let parameters = serde_json::json!({ "type": "object", "properties": {} });
+        let function = serde_json::json!({ "name": "find", "description": "Finds.", "parameters": parameters });
+        let tool = serde_json::json!({ "type": "function", "function": function });
+        let told = Told { today: Date::from_unix_ms(0), enable_thinking: None };
+        let tried = self.try_render(&[ChatMessage::new("user", "Hello")], &[tool], true, told);
+        if matches!(tried, Err(Failure::Endless(_))) {
+            self.environment.remove_template(TOOL_USE);
+            self.has_tool_use = false;
+        }
+        self
     }
 
     /// The prompt text of `messages`. With `add_generation_prompt` it ends where the assistant's answer begins.
@@ -181,7 +206,8 @@ impl ChatTemplate {
 
     /// How the model writes calls of tools; `None` where its template knows no tools, or the form is not known.
     pub fn call_form(&self) -> Option<CallForm> {
-        self.environment.get_template(TEMPLATE).ok().and_then(|template| CallForm::of(template.source()))
+        let template = self.environment.get_template(self.name(true)).ok()?;
+        CallForm::of(template.source())
     }
 
     /// How the model thinks before it answers, told so ([`Told::enable_thinking`]); `None` where its template knows no thoughts.
@@ -193,18 +219,34 @@ impl ChatTemplate {
 
     /// Whether what the template writes may depend on the date. Where it cannot, the text is the same every day.
     pub fn may_tell_date(&self) -> bool {
-        self.environment.get_template(TEMPLATE).is_ok_and(|template| template.source().contains("strftime_now"))
+        let may = |name: &str| {
+            self.environment.get_template(name).is_ok_and(|template| template.source().contains("strftime_now"))
+        };
+        may(TEMPLATE) || may(TOOL_USE)
     }
 
     /// Its text.
     pub fn source(&self) -> String {
-        self.environment.get_template(TEMPLATE).map(|template| template.source().to_owned()).unwrap_or_default()
+        self.text(TEMPLATE)
     }
 
     /// Its text and the special tokens that it is rendered with: prompts of two templates that have the same are the same.
     pub fn identity(&self) -> String {
-        let template = self.environment.get_template(TEMPLATE);
-        format!("{:?} {}", self.tokens, template.as_ref().map_or("", |template| template.source()))
+        format!("{:?} {}", self.tokens, self.sources())
+    }
+
+    /// Its text, and behind it that of the one for conversations with tools, where there is one.
+    fn sources(&self) -> String {
+        self.text(TEMPLATE) + &self.text(TOOL_USE)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.environment.get_template(name).map(|template| template.source().to_owned()).unwrap_or_default()
+    }
+
+    /// The template of a conversation in which there are tools or calls, or not.
+    fn name(&self, has_tools: bool) -> &'static str {
+        if has_tools && self.has_tool_use { TOOL_USE } else { TEMPLATE }
     }
 
     fn try_render(
@@ -216,7 +258,9 @@ impl ChatTemplate {
     ) -> Result<String, Failure> {
         let Told { today, enable_thinking } = told;
         let refused = Failure::Refused;
-        let template = self.environment.get_template(TEMPLATE).map_err(refused)?;
+        let has_calls = |message: &ChatMessage| message.role == "tool" || !message.tool_calls.is_empty();
+        let name = self.name(!tools.is_empty() || messages.iter().any(has_calls));
+        let template = self.environment.get_template(name).map_err(refused)?;
         let strftime = Value::from_function(move |format: String| today.format(&format));
         // Absent tokens stay undefined, as transformers leaves them.
         let token = |text: &Option<String>| text.clone().map_or(Value::UNDEFINED, Value::from);
@@ -295,9 +339,19 @@ fn configured_template(config: &serde_json::Value) -> Option<&str> {
     if let Some(source) = value.as_str() {
         return Some(source);
     }
-    let named = value.as_array()?;
-    let default = named.iter().find(|entry| entry.get("name").and_then(|name| name.as_str()) == Some("default"));
-    default.or_else(|| named.first())?.get("template")?.as_str()
+    let first = || value.as_array()?.first()?.get("template")?.as_str();
+    named_template(config, "default").or_else(first)
+}
+
+/// That of a name in a list.
+fn named_template<'a>(config: &'a serde_json::Value, name: &str) -> Option<&'a str> {
+    let named = config.get("chat_template")?.as_array()?;
+    let found = named.iter().find(|entry| entry.get("name").and_then(|name| name.as_str()) == Some(name));
+    found?.get("template")?.as_str()
+}
+
+fn read_source(path: &Path) -> Result<String> {
+    folder::read_text(path, SOURCE_BYTES).map_err(|error| Error::io("cannot read", path, error))
 }
 
 /// transformers marks the assistant's text with `{% generation %}` blocks, for training. They render what they hold,

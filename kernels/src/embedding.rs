@@ -1,24 +1,24 @@
 //! Sentence embeddings: all-MiniLM-L6-v2 and others of BERT's and RoBERTa's kind, pooled by the mean or by their first token, at length 1
 //! ("Sentence-BERT", section 3).
 
+mod stated;
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
 
 use rayon::prelude::*;
-use serde_json::Value;
 
 use crate::bert::{Role, TextEncoder, TextModelFolder, fastest};
 use crate::error::{Error, Result};
 use crate::linear::Precision;
 use crate::simd::Paths;
-use crate::tokenizer::read_json;
+use stated::{Pooled, Pooling, read_max_tokens, read_pooling, read_prompts, refuse_other_modules};
 
 const ROLE: Role = Role { name: "embedding model", instead: "take all-MiniLM-L6-v2 or another BERT" };
 
-/// The longest text that is read by a model that does not say for what length it was trained, in tokens with the two that stand around
-/// it: that of all-MiniLM-L6-v2. What is behind is ignored.
+/// The longest text that is read by a model without sentence-transformers' files, in tokens with the two that stand around it: that of
+/// all-MiniLM-L6-v2. What is behind is ignored.
 pub const MAX_TOKENS: usize = 256;
 
 /// The longest text that is read whatever the model says: one text holds the processors until it is computed.
@@ -34,7 +34,7 @@ const MINILM_CONFIG: &str = r#"{
 /// Turns text into unit vectors whose dot product is their similarity.
 pub struct SentenceEncoder {
     text: TextEncoder,
-    pooling: Pooling,
+    pooled: Pooled,
     prompts: Prompts,
     /// Of the model's files, whatever is written before texts.
     files: String,
@@ -50,15 +50,6 @@ pub struct Prompts {
     pub passage: String,
 }
 
-/// How a text's hidden states become one vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pooling {
-    /// Their mean.
-    Mean,
-    /// That of the first token, `[CLS]`.
-    Cls,
-}
-
 impl std::fmt::Debug for SentenceEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SentenceEncoder").field("identity", &self.identity).finish_non_exhaustive()
@@ -67,9 +58,9 @@ impl std::fmt::Debug for SentenceEncoder {
 
 impl SentenceEncoder {
     /// Loads `model.safetensors`, `tokenizer.json` and `config.json` of a folder; without a `config.json` the model
-    /// is taken for all-MiniLM-L6-v2. Where they are there, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json` and
-    /// `config_sentence_transformers.json` of sentence-transformers count. It computes in bf16 where this machine's kernels multiply that faster
-    /// than f32; vectors of both may be compared.
+    /// is taken for all-MiniLM-L6-v2. Where they are there, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json` (with
+    /// `tokenizer_config.json`) and `config_sentence_transformers.json` of sentence-transformers count. It computes in bf16 where this
+    /// machine's kernels multiply that faster than f32; vectors of both may be compared.
     ///
     /// # Errors
     /// `InvalidModel` for missing, truncated or mismatched files, `UnsupportedModel` for another kind of model.
@@ -84,19 +75,27 @@ impl SentenceEncoder {
     pub fn load_in(folder: &Path, precision: Precision) -> Result<Self> {
         let folder = TextModelFolder::open(folder, ROLE, Some(MINILM_CONFIG))?;
         refuse_other_modules(folder.path())?;
-        let (pooling, max_tokens) = (read_pooling(folder.path())?, read_max_tokens(folder.path())?);
+        let (pooled, max_tokens) = (read_pooling(folder.path())?, read_max_tokens(folder.path())?);
         let text = TextEncoder::load(&folder, max_tokens, precision)?;
-        let files = identity(&folder, pooling, max_tokens)?;
+        let files = identity(&folder, pooled.how, max_tokens)?;
         let prompts = read_prompts(folder.path())?;
-        let encoder = Self { text, pooling, prompts: Prompts::default(), identity: files.clone(), files };
+        let encoder = Self { text, pooled, prompts: Prompts::default(), identity: files.clone(), files };
         encoder.with_prompts(prompts)
     }
 
     /// With other prompts than the model's own.
     ///
     /// # Errors
-    /// `InvalidInput` for one that takes more than half of what the model reads.
+    /// `InvalidInput` for one that takes more than half of what the model reads, `UnsupportedModel` for one of a model whose vectors are to
+    /// leave it out.
     pub fn with_prompts(mut self, prompts: Prompts) -> Result<Self> {
+        if !self.pooled.with_prompt && prompts != Prompts::default() {
+            return Err(Error::unsupported(format!(
+                "the embedding model leaves what stands before a text out of its vector (`include_prompt` in its \
+                 1_Pooling/config.json is false), which is not supported; {}",
+                ROLE.instead
+            )));
+        }
         let most = self.max_tokens() / 2;
         for (what, prompt) in [("questions", &prompts.query), ("passages", &prompts.passage)] {
             let tokens = self.token_count(prompt)?;
@@ -175,7 +174,7 @@ impl SentenceEncoder {
     fn pool(&self, hidden: &[f32]) -> Vec<f32> {
         let dimension = self.dimension();
         let mut vector = hidden[..dimension].to_vec();
-        if self.pooling == Pooling::Mean {
+        if self.pooled.how == Pooling::Mean {
             for row in hidden.chunks_exact(dimension).skip(1) {
                 vector.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
@@ -191,57 +190,6 @@ impl SentenceEncoder {
 fn normalize(vector: &mut [f32]) {
     let norm = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt().max(1e-12) as f32;
     vector.iter_mut().for_each(|value| *value /= norm);
-}
-
-/// What would be computed after the pooling beside the length of 1, which every vector gets.
-fn refuse_other_modules(folder: &Path) -> Result<()> {
-    let path = folder.join("modules.json");
-    let Some(modules) = read_json(&path)? else { return Ok(()) };
-    let kinds = modules.as_array().into_iter().flatten().filter_map(|module| module["type"].as_str());
-    let mut names = kinds.filter_map(|kind| kind.rsplit('.').next());
-    match names.find(|name| !["Transformer", "Pooling", "Normalize"].contains(name)) {
-        None => Ok(()),
-        Some(other) => Err(Error::unsupported(format!(
-            "{} has a module `{other}`, which is not supported; {}",
-            path.display(),
-            ROLE.instead
-        ))),
-    }
-}
-
-/// Another pooling than the model's own would give vectors that look right and find the wrong passages.
-fn read_pooling(folder: &Path) -> Result<Pooling> {
-    let path = folder.join("1_Pooling").join("config.json");
-    let Some(config) = read_json(&path)? else { return Ok(Pooling::Mean) };
-    let modes = config.as_object().into_iter().flatten().filter(|(_, value)| **value == Value::Bool(true));
-    let mut modes = modes.filter_map(|(key, _)| key.strip_prefix("pooling_mode_"));
-    match (modes.next(), modes.next()) {
-        // A file that names none is from before there were others.
-        (None | Some("mean_tokens"), None) => Ok(Pooling::Mean),
-        (Some("cls_token"), None) => Ok(Pooling::Cls),
-        _ => Err(Error::unsupported(format!(
-            "{} pools otherwise than by the mean or the first token; {}",
-            path.display(),
-            ROLE.instead
-        ))),
-    }
-}
-
-/// The length that the model was trained for.
-fn read_max_tokens(folder: &Path) -> Result<usize> {
-    let stated = read_json(&folder.join("sentence_bert_config.json"))?;
-    let length = stated.and_then(|config| config["max_seq_length"].as_u64());
-    Ok(length.map_or(MAX_TOKENS, |length| usize::try_from(length).unwrap_or(usize::MAX).clamp(2, MOST_TOKENS)))
-}
-
-/// What the model's own files say is to stand before texts, by the names that sentence-transformers knows.
-fn read_prompts(folder: &Path) -> Result<Prompts> {
-    let stated = read_json(&folder.join("config_sentence_transformers.json"))?.unwrap_or_default();
-    let prompt = |names: &[&str]| {
-        let found = names.iter().find_map(|name| stated["prompts"][name].as_str());
-        found.unwrap_or_default().to_owned()
-    };
-    Ok(Prompts { query: prompt(&["query"]), passage: prompt(&["document", "passage", "corpus"]) })
 }
 
 /// `bert-384-` and a hash over every file that decides a vector.

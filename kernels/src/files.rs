@@ -44,15 +44,25 @@ impl ModelFiles {
         }
     }
 
-    /// Its tokenizer.
+    /// Its tokenizer, which knows the marks of turns that its chat template writes.
     ///
     /// # Errors
     /// As [`Tokenizer::from_folder`] and [`Gguf::tokenizer`].
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        match self {
-            Self::Folder(folder) => Tokenizer::from_folder(folder),
-            Self::Gguf(file) => file.tokenizer(),
+        self.with_marks(match self {
+            Self::Folder(folder) => Tokenizer::from_folder(folder)?,
+            Self::Gguf(file) => file.tokenizer()?,
+        })
+    }
+
+    /// Most tokenizers call every mark special: then the template is not read for it. One that is not understood is refused where it is asked for.
+    fn with_marks(&self, tokenizer: Tokenizer) -> Result<Tokenizer> {
+        let bracketed = tokenizer.bracketed();
+        if bracketed.is_empty() {
+            return Ok(tokenizer);
         }
+        let marks = self.chat_template().ok().flatten().map(|template| template.marks(bracketed)).unwrap_or_default();
+        if marks.is_empty() { Ok(tokenizer) } else { tokenizer.with_marks(marks) }
     }
 
     /// Both [`tokenizer`](Self::tokenizer) and [`tokenizer_json`](Self::tokenizer_json): a GGUF file's is put together once.
@@ -62,7 +72,10 @@ impl ModelFiles {
     pub fn tokenizer_and_json(&self) -> Result<(Tokenizer, Vec<u8>)> {
         match self {
             Self::Folder(_) => Ok((self.tokenizer()?, self.tokenizer_json()?)),
-            Self::Gguf(file) => file.tokenizer_and_json(),
+            Self::Gguf(file) => {
+                let (tokenizer, json) = file.tokenizer_and_json()?;
+                Ok((self.with_marks(tokenizer)?, json))
+            }
         }
     }
 

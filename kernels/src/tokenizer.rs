@@ -1,17 +1,18 @@
 //! Text to token ids and back, with the ids that begin and end a model's text.
 
+pub(crate) mod guarded;
 mod special;
 mod spelling;
 mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, Input};
 
+use crate::chat::is_bracketed;
 use crate::config::ModelConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
@@ -33,6 +34,10 @@ const CACHED_WORDS: usize = 2000;
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
+    /// Finds texts that the tokenizer would read as one control token.
+    control: AhoCorasick,
+    /// Added tokens that are not called special, and count as control tokens all the same.
+    marks: Arc<[String]>,
 }
 
 #[derive(Debug)]
@@ -41,8 +46,6 @@ struct Inner {
     tokens: SpecialTokens,
     bos: Option<u32>,
     eos: Vec<u32>,
-    /// Finds texts that the tokenizer would read as one control token.
-    control: AhoCorasick,
     spelling: Spelling,
     bytes_per_token: usize,
     greatest: (u32, String),
@@ -71,16 +74,7 @@ impl Tokenizer {
     /// # Errors
     /// `InvalidModel` when they are malformed.
     pub(crate) fn from_json(bytes: &[u8], tokens: SpecialTokens, path: &Path) -> Result<Self> {
-        let invalid = |why: &str| {
-            Error::invalid_model(format!("{} is not a valid tokenizer ({why}); fetch it again", path.display()))
-        };
-        // The library's arithmetic on merges panics where a file was made to.
-        let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes));
-        let read = read.map_err(|_| invalid("its merges do not fit its vocabulary"))?;
-        let mut tokenizer = read.map_err(|error| invalid(&error.to_string()))?;
-        // Training leftovers in some files; cutting a prompt short would lose text without a word.
-        tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(failed)?;
+        let mut tokenizer = guarded::from_bytes(bytes, path)?;
         let mut words = tokenizer.get_model().clone();
         words.resize_cache(CACHED_WORDS);
         tokenizer.with_model(words);
@@ -91,8 +85,8 @@ impl Tokenizer {
         let longest = vocabulary.keys().map(String::len).max().unwrap_or(1).max(1);
         let shrinking = if tokenizer.get_normalizer().is_some() { MOST_SHRINKING } else { 1 };
         let greatest = vocabulary.into_iter().map(|(token, id)| (id, token)).max().unwrap_or_default();
+        let control = finder(control_texts(&tokenizer))?;
         let inner = Inner {
-            control: control_texts(&tokenizer, path)?,
             spelling: Spelling::of(&tokenizer),
             bytes_per_token: longest.saturating_mul(shrinking).min(MOST_BYTES_PER_TOKEN),
             tokenizer,
@@ -101,7 +95,31 @@ impl Tokenizer {
             eos,
             greatest,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), control, marks: Arc::default() })
+    }
+
+    /// With added tokens that no text from elsewhere may hold either, though the tokenizer does not call them special: the chat template writes
+    /// turns by them ([`ChatTemplate::marks`](crate::chat::ChatTemplate)).
+    pub(crate) fn with_marks(mut self, marks: Vec<String>) -> Result<Self> {
+        let mut texts = control_texts(&self.inner.tokenizer);
+        texts.extend_from_slice(&marks);
+        self.control = finder(texts)?;
+        self.marks = marks.into();
+        Ok(self)
+    }
+
+    /// What [`with_marks`](Self::with_marks) was given, in order: tokens of texts depend on it.
+    pub fn marks(&self) -> &[String] {
+        &self.marks
+    }
+
+    /// The texts of added tokens that are not called special, but spelled as marks are, in order.
+    pub(crate) fn bracketed(&self) -> Vec<String> {
+        let added = self.inner.tokenizer.get_added_tokens_decoder().into_values();
+        let texts = added.filter(|token| !token.special).map(|token| token.content);
+        let mut texts: Vec<String> = texts.filter(|text| is_bracketed(text)).collect();
+        texts.sort();
+        texts
     }
 
     /// No text has fewer tokens than its bytes divided by this, so that one which cannot fit is refused unread: the length
@@ -124,7 +142,7 @@ impl Tokenizer {
         let mut ids = Vec::new();
         let mut from = 0;
         // One pass over the text. Cutting a control token's text in two is enough for the tokenizer not to see it.
-        while let Some(found) = self.inner.control.find(Input::new(text).range(from..)) {
+        while let Some(found) = self.control.find(Input::new(text).range(from..)) {
             let cut = found.start() + text[found.range()].chars().next().map_or(1, char::len_utf8);
             ids.extend(self.encode(&text[from..cut], false)?);
             from = cut;
@@ -135,7 +153,7 @@ impl Tokenizer {
 
     /// Whether [`Tokenizer::encode`] would read control tokens in this text.
     pub fn has_control(&self, text: &str) -> bool {
-        self.inner.control.is_match(text)
+        self.control.is_match(text)
     }
 
     /// The text of token ids, without control tokens.
@@ -227,11 +245,14 @@ impl Tokenizer {
 }
 
 /// The texts of control tokens, but those of one character: they cannot be cut, and real ones are longer.
-fn control_texts(tokenizer: &tokenizers::Tokenizer, path: &Path) -> Result<AhoCorasick> {
+fn control_texts(tokenizer: &tokenizers::Tokenizer) -> Vec<String> {
     let tokens = tokenizer.get_added_tokens_decoder().into_values().filter(|token| token.special);
-    let texts: Vec<String> = tokens.map(|token| token.content).filter(|text| text.chars().nth(1).is_some()).collect();
+    tokens.map(|token| token.content).filter(|text| text.chars().nth(1).is_some()).collect()
+}
+
+fn finder(texts: Vec<String>) -> Result<AhoCorasick> {
     AhoCorasick::builder().match_kind(aho_corasick::MatchKind::LeftmostFirst).build(texts).map_err(|error| {
-        Error::invalid_model(format!("{} has too many control tokens ({error}); take another model", path.display()))
+        Error::invalid_model(format!("tokenizer.json has too many control tokens ({error}); take another model"))
     })
 }
 
@@ -248,10 +269,8 @@ fn leading_token(tokenizer: &tokenizers::Tokenizer, tokens: &SpecialTokens) -> R
     Ok(first.filter(|id| named.is_none_or(|named| named == *id) && !tokens.is_end(tokenizer.id_to_token(*id))))
 }
 
-/// The library panics where a file's post-processor names a token that it does not describe.
 fn encode(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
-    let encoded = std::panic::catch_unwind(AssertUnwindSafe(|| tokenizer.encode_fast(text, special)));
-    let encoded = encoded.map_err(|_| {
+    let encoded = guarded::on_text(|| tokenizer.encode_fast(text, special)).ok_or_else(|| {
         Error::invalid_model("tokenizer.json contradicts itself: the tokenizer failed on a text; fetch the model again")
     })?;
     Ok(encoded.map_err(failed)?.get_ids().to_vec())

@@ -108,10 +108,22 @@ async fn add(config: &Config, args: AddArgs) -> Result<()> {
     let body = AddKey { name, role, tenant, collections, quota };
     let work = async |client: &Client| client.post(&["v1", "keys"], &body).await;
     let added: AddedKey = access::creating(config, "keys add", work).await?;
-    if json {
-        return output::json(&added);
+    let written = if json { output::json(&added) } else { output::line(&added.key) };
+    if let Err(error) = written {
+        // Nobody has it.
+        let name = &*added.shown.own.name;
+        let work = async |client: &Client| client.delete(&["v1", "keys", name]).await;
+        let revoked: Result<RevokedKey> = access::with(config, "keys add", work).await;
+        return Err(match revoked {
+            Ok(_) => error,
+            Err(left) => {
+                Error::internal(format!("{error}; and key {name}, which nobody has, could not be revoked: {left}"))
+            }
+        });
     }
-    output::line(&added.key)?;
+    if json {
+        return Ok(());
+    }
     // Beside the key, which a script takes from standard output.
     tell("This is shown once; only its hash is kept. Send it as `Authorization: Bearer …`.");
     if config.surface.keys == KeyMode::Off {

@@ -105,6 +105,7 @@ async fn close(service: Service, otlp: Option<&Otlp>) -> Result<()> {
 
 /// The bucket of the settings; one that cannot be used as it is written is refused before anything is touched.
 pub fn bucket(config: &Config) -> Result<Option<ObjectTier>> {
+    config.settings.check_bucket()?;
     check_keys(config)?;
     let open = |options| {
         // It is asked whether it is there, and that is the same for every model.

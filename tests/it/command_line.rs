@@ -22,6 +22,18 @@ fn ask_json(folder: &Folder) -> Value {
     folder.json(&[QUESTION, &["--json"]].concat())
 }
 
+#[test]
+fn who_does_not_read_standard_error_changes_nothing() {
+    let folder = Folder::new();
+    let ended = |command: &mut std::process::Command| command.output().unwrap().status.code();
+    let ask = ["ask", "Who?", "--collection", "none"];
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = ended(folder.ragstone(&ask).stderr(writer));
+    assert!(unread.is_some_and(|code| code != 101), "{unread:?}");
+    assert_eq!(unread, ended(&mut folder.ragstone(&ask)));
+}
+
 #[tokio::test]
 async fn commands_do_the_same_with_a_service_and_without() {
     let folder = Folder::new();

@@ -353,7 +353,7 @@ const REASONS: &[(&str, &[&str])] = &[
     ("pdf-own-parent", &["nests too deep", "longer than 1 s", "holds no text"]),
     ("html-nested", &["nests too deep", "longer than 1 s", "1024 MiB"]),
     ("html-tables", &["nests too deep", "longer than 1 s", "1024 MiB"]),
-    ("html-attributes", &["longer than 1 s"]),
+    ("html-attributes", &["longer than 1 s", "more than 4000 attributes"]),
     ("json-nested.json", &["recursion limit"]),
     ("json-nested-line", &["line 1: recursion limit"]),
     ("json-long-line", &["fields beside `text`", "1024 MiB", "longer than 1 s"]),

@@ -71,6 +71,17 @@ pub async fn new_key(service: &Service, owner: &str, wanted: Value) -> String {
     added["key"].as_str().unwrap().to_owned()
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_key_that_could_not_be_printed_is_none() {
+    let folder = Folder::new();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ended = folder.ragstone(&["keys", "add", "lost"]).stdout(full).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(!folder.run(&["keys", "list"]).succeeded().stdout.contains("lost"));
+    folder.run(&["keys", "add", "lost"]).succeeded();
+}
+
 /// Waits until nothing is computed or written any more behind the answers.
 async fn settle(service: &Service, owner: &str) {
     let begun = ragstone_env::Stopwatch::start();

@@ -304,6 +304,101 @@ async fn a_service_fetches_for_its_owner() {
     assert_eq!(service.stop(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_wants_to_be_left_alone_is() {
+    let (folder, site) = (Folder::new(), Site::default());
+    let address = site.serve();
+    let busy = |path: &str, wait: &str| {
+        let headers = vec![("Retry-After", wait.to_owned())];
+        site.put(path, Page { status: 429, headers, body: Vec::new() });
+    };
+    site.html("/long/", "<p>The mill of Orvik.</p><a href='a'>a</a><a href='b'>b</a>");
+    site.html("/long/b", "<p>Not to be asked for today.</p>");
+    busy("/long/a", "3600");
+    let report = ingest(&folder, &[&format!("{address}/long/")]);
+    let skipped = report["skipped"].to_string();
+    assert!(skipped.contains("HTTP 429") && skipped.contains("wants to be left alone"), "{report}");
+    let (asked, _) = site.asked();
+    assert!(report["documents_added"] == 1 && !asked.contains(&"/long/b".to_owned()), "{report} {asked:?}");
+    // One that says so of each page for a moment is so, too.
+    let links: String = (1..9).map(|page| format!("<a href='{page}'>x</a>")).collect();
+    site.html("/short/", &format!("<p>The weir of Orvik.</p>{links}"));
+    (1..9).for_each(|page| busy(&format!("/short/{page}"), "0"));
+    let report = ingest(&folder, &[&format!("{address}/short/")]);
+    assert!(report["skipped"].to_string().contains("pages in a row could not be had"), "{report}");
+    assert!(!site.asked().0.contains(&"/short/6".to_owned()));
+    // At the first page, and of the rules: it may be better at the next start.
+    for (path, words) in [("/busy/", "cannot fetch"), ("/robots.txt", "its robots.txt cannot be had")] {
+        let other = Folder::new();
+        busy(path, "3600");
+        other.run(&["ingest", &format!("{address}/busy/")]).failed_with(&[words, "HTTP 429"]);
+        assert_eq!(other.json(&["ingest", "--list", "--json"]).as_array().map_or(0, Vec::len), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_known_of_a_site_keeps_nothing_from_being_found() {
+    let (folder, site) = (Folder::new(), Site::default());
+    let address = site.serve();
+    let links: String = (0..1100).map(|page| format!("<a href='n{page}'>x</a>")).collect();
+    site.html("/", "<p>The mill of Orvik.</p><a href='all'>All</a><a href='notes.jsonl'>Notes</a>");
+    site.html("/all", &format!("<p>All pages of the mill.</p>{links}"));
+    let notes = |etag: &str, text: &str| {
+        let headers = vec![("Content-Type", "application/x-ndjson".to_owned()), ("ETag", etag.to_owned())];
+        site.put("/notes.jsonl", Page { status: 200, headers, body: text.into() });
+    };
+    notes("\"1\"", "{\"text\": \"The wheel is made of oak.\"}\n");
+    assert_eq!(ingest(&folder, &[&address])["documents_added"], 3);
+    // Behind many links one page is there now.
+    site.html("/n1099", "<p>The miller keeps bees.</p>");
+    let report = ingest(&folder, &[&address]);
+    assert_eq!((&report["documents_added"], &report["files_unchanged"]), (&json!(1), &json!(1)), "{report}");
+    // What could not be read is not known, and read as soon as it can be.
+    site.html("/all", "<p>No more of them.</p>");
+    notes("\"2\"", "{\"text\": \n");
+    for _ in 0..2 {
+        let report = ingest(&folder, &[&address]);
+        assert!(report["skipped"].to_string().contains("notes.jsonl"), "{report}");
+    }
+    notes("\"2\"", "{\"text\": \"The wheel is made of ash.\"}\n");
+    assert_eq!(ingest(&folder, &[&address])["documents_replaced"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_gone_is_found_beyond_the_bound_of_pages() {
+    let (folder, site) = (Folder::new(), Site::default());
+    let address = site.serve();
+    for page in ["a", "b", "c"] {
+        site.html(&format!("/{page}"), &format!("<p>Page {page} of the mill.</p>"));
+    }
+    site.html("/", "<p>The mill.</p><a href='a'>a</a><a href='b'>b</a><a href='c'>c</a>");
+    assert_eq!(ingest(&folder, &[&address])["documents_added"], 4);
+    site.remove("/c");
+    site.html("/", "<p>The mill.</p><a href='a'>a</a><a href='b'>b</a>");
+    let report = ingest(&folder, &[&address, "--pages", "2", "--prune"]);
+    assert_eq!((&report["documents_gone"], &report["documents_pruned"]), (&json!(1), &json!(1)), "{report}");
+    assert_eq!(sources(&folder), ["/", "/a", "/b"].map(|path| format!("{address}{path}")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_with_a_full_stop_are_pages_and_json_may_be_a_feed() {
+    let (folder, site) = (Folder::new(), Site::default());
+    let address = site.serve();
+    let at = |path: &str| format!("{address}{path}");
+    site.html("/docs/11.x", "<p>The newest.</p><a href='/docs/10.x'>old</a><a href='/docs/11.x/system.io'>io</a>");
+    site.html("/docs/11.x/system.io", "<p>Reads and writes.</p>");
+    site.html("/docs/10.x", "<p>Another version, which nobody named.</p>");
+    ingest(&folder, &[&at("/docs/11.x")]);
+    assert_eq!(sources(&folder), ["/docs/11.x", "/docs/11.x/system.io"].map(at));
+    let item = json!({ "id": "1", "url": at("/entry"), "content_text": "The bell." });
+    let feed = json!({ "version": "https://jsonfeed.org/version/1.1", "title": "News", "items": [item] });
+    let headers = vec![("Content-Type", "application/feed+json; charset=utf-8".to_owned())];
+    site.put("/feed/json", Page { status: 200, headers, body: feed.to_string().into_bytes() });
+    site.html("/entry", "<p>The bell was cast in 1802.</p>");
+    assert_eq!(ingest(&folder, &[&at("/feed/json")])["documents_added"], 1);
+    assert!(sources(&folder).contains(&at("/entry")));
+}
+
 fn git(folder: &Path, arguments: &[&str]) {
     let ran = Command::new("git")
         .args(["-c", "user.name=Ida", "-c", "user.email=ida@a.example", "-c", "init.defaultBranch=main"])
@@ -343,6 +438,42 @@ fn a_repository_is_read_as_its_newest_commit_has_it() {
     assert_eq!(ingest(&other, &[&format!("{address}#old")])["documents_added"], 3);
     other.run(&["ingest", &format!("{address}#none")]).failed_with(&["cannot fetch", "no such branch"]);
     other.run(&["ingest", "git+ext::sh"]).failed_with(&["no address of a repository"]);
+}
+
+#[test]
+fn what_a_repository_no_longer_has_can_be_removed_later_and_what_failed_is_tried_again() {
+    let folder = Folder::new();
+    let readme = folder.write("wells/README.md", "# Wells\n\nThe north well is nine metres deep.");
+    folder.write("wells/secret.md", "The key of the pump house is under the stone.");
+    let bad = folder.write("wells/bad.jsonl", "{\"text\": \n");
+    folder.write(
+        "wells/depths.csv",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 132735\n",
+    );
+    let wells = readme.parent().unwrap();
+    git(wells, &["init", "-q"]);
+    git(wells, &["add", "-A"]);
+    git(wells, &["commit", "-qm", "first"]);
+    let address = format!("git+file://{}", wells.display());
+    for added in [2, 0] {
+        let report = ingest(&folder, &[&address]);
+        let skipped = report["skipped"].to_string();
+        assert!(skipped.contains("bad.jsonl") && skipped.contains("kept in Git LFS"), "{report}");
+        assert_eq!((&report["documents_added"], &report["files_unchanged"]), (&json!(added), &json!(0)), "{report}");
+    }
+    std::fs::write(&bad, "{\"text\": \"The south well is dry.\"}\n").unwrap();
+    std::fs::remove_file(wells.join("secret.md")).unwrap();
+    git(wells, &["commit", "-qam", "second"]);
+    let gone =
+        |report: &Value| ["documents_gone", "documents_pruned", "files_unchanged"].map(|count| report[count].as_u64());
+    let report = ingest(&folder, &[&address]);
+    assert_eq!(gone(&report), [Some(1), Some(0), Some(0)], "{report}");
+    // The commit is known now; what it no longer has is so all the same.
+    let (plain, prune) = (vec![address.as_str()], vec![address.as_str(), "--prune"]);
+    for (arguments, counts) in [(&plain, [1, 0, 2]), (&prune, [1, 1, 2]), (&plain, [0, 0, 2])] {
+        let report = ingest(&folder, arguments);
+        assert_eq!(gone(&report), counts.map(Some), "{arguments:?} {report}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -257,6 +257,7 @@ impl Config {
 
     /// As [`load`](Self::load), with variables of another prefix.
     fn read(file: Option<&Path>, prefix: &str, flags: &Flags) -> Result<Self> {
+        sources::check_texts(prefix, flags)?;
         let file = file.map(File::read).transpose()?;
         let all = |half| sources::all(file.as_ref(), prefix, flags, half);
         let (of_surface, of_settings) = (all(Half::Surface)?, all(Half::Settings)?);
@@ -350,13 +351,26 @@ mod tests {
         assert_eq!((source("top_k"), source("keys")), (Some(path.clone()), Some(path)));
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_whose_name_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        let data = std::ffi::OsString::from_vec(b"/tmp/\xff".to_vec());
+        let error = load(None, &Flags { data: Some(data.into()), ..Flags::default() }).unwrap_err().to_string();
+        assert!(error.contains("--data") && error.contains("UTF-8"), "{error}");
+    }
+
     #[test]
     fn a_text_keeps_its_blanks_and_is_no_number() {
-        let set = ["embed_query_prompt=query: ", "embed_passage_prompt=\"passage: \"", "prompt.system=2026\n", "model=demo"];
+        let set =
+            ["embed_query_prompt=query: ", "embed_passage_prompt=\"passage: \"", "prompt.system=2026\n", "model=demo"];
         let flags = Flags { set: set.map(str::to_owned).into(), ..Flags::default() };
         let config = load(None, &flags).unwrap();
         let Settings { embed_query_prompt, embed_passage_prompt, prompt, .. } = config.settings;
-        assert_eq!((embed_query_prompt.as_deref(), embed_passage_prompt.as_deref()), (Some("query: "), Some("passage: ")));
+        assert_eq!(
+            (embed_query_prompt.as_deref(), embed_passage_prompt.as_deref()),
+            (Some("query: "), Some("passage: "))
+        );
         assert_eq!(&*prompt.system, "2026\n");
         assert_eq!(config.surface.model.as_deref(), Some("demo"));
     }

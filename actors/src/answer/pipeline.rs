@@ -206,8 +206,17 @@ impl Pipeline {
                 return Ok(self.say_nothing_found(&asking, &report, &admission));
             }
         };
-        let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, nothing_found, speculation, rounds, earlier } =
-            found;
+        let Found {
+            passages,
+            mut prefilled,
+            retrieve_ms,
+            rerank,
+            words_only,
+            nothing_found,
+            speculation,
+            rounds,
+            earlier,
+        } = found;
         drop(turn);
 
         let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Texts of one request, as many as OpenAI takes.
 const MAX_TEXTS: usize = 2048;
-/// Bytes of one text: OpenAI's 8192 tokens, long ones. The model reads the first 256.
+/// Bytes of one text: OpenAI's 8192 tokens, long ones. The model reads the first 512 at most.
 const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Bytes of all texts of a request: OpenAI's 300,000 tokens, long ones.
 const MAX_BYTES: usize = 2 << 20;

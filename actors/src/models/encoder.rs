@@ -21,14 +21,15 @@ pub struct ModelEncoder {
 }
 
 impl ModelEncoder {
-    /// `tokenizer_digest` names the tokenizer; the passage's form is added to it, as it decides the ids too.
+    /// `tokenizer_digest` names the tokenizer; the passage's form is added to it, and the marks of turns that the tokenizer was told of, as they
+    /// decide the ids too.
     pub fn new(
         sentence: Arc<SentenceEncoder>,
         tokenizer: Arc<Tokenizer>,
         tokenizer_digest: &str,
         format: PromptFormat,
     ) -> Self {
-        let tokenizer_identity = format!("{tokenizer_digest}/{}", format.passage);
+        let tokenizer_identity = tokenizer_identity(tokenizer_digest, &format.passage, tokenizer.marks());
         let unrelated = Arc::new(Measured::known(sentence.identity()));
         Self { sentence, tokenizer, tokenizer_identity, format, unrelated }
     }
@@ -37,6 +38,15 @@ impl ModelEncoder {
     pub(crate) fn measured(&self) -> &Arc<Measured> {
         &self.unrelated
     }
+}
+
+/// Most tokenizers call every mark special, so that there are none beside: they keep the name that they had.
+fn tokenizer_identity(digest: &str, passage: &str, marks: &[String]) -> String {
+    let mut identity = format!("{digest}/{passage}");
+    if !marks.is_empty() {
+        identity.push_str(&format!("/{marks:?}"));
+    }
+    identity
 }
 
 impl PassageEncoder for ModelEncoder {
@@ -75,5 +85,16 @@ impl PassageEncoder for ModelEncoder {
 
     fn unrelated(&self) -> Option<Arc<Unrelated>> {
         self.unrelated.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_that_are_not_special_are_of_the_tokenizers_name() {
+        assert_eq!(tokenizer_identity("a", "{text}", &[]), "a/{text}");
+        assert_eq!(tokenizer_identity("a", "{text}", &["<|im_start|>".to_owned()]), "a/{text}/[\"<|im_start|>\"]");
     }
 }

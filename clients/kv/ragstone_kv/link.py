@@ -57,7 +57,7 @@ class _Job:
     ended: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class _Part:
     """One message of a job."""
 
@@ -290,21 +290,19 @@ class Link:
             self._idle.notify_all()
 
     def _send_waiting(self):
-        passed = collections.deque()
         jobs = sum(part.job.kind in ("store", "load") for part in self._parts.values())
         blocked = False
-        while self._waiting and self._socket is not None:
-            part = self._waiting.popleft()
+        for part in list(self._waiting):
+            if self._socket is None:
+                return  # what waited has failed with it
             is_job, count = part.job.kind in ("store", "load"), part.end - part.begin
             # Look-ups overtake; jobs stay in their order.
             if is_job and (blocked or jobs >= self._most_jobs or (part.job.kind == "load" and len(self._free) < count)):
                 blocked = True
-                passed.append(part)
                 continue
             jobs += is_job
+            self._waiting.remove(part)
             self._send(part)
-        passed.extend(self._waiting)
-        self._waiting = passed
 
     def _send(self, part):
         job, self._next = part.job, self._next + 1
@@ -377,6 +375,8 @@ class Link:
 
     def _apply(self, part, reply):
         job, count = part.job, part.end - part.begin
+        if job.ended:
+            return  # its rows are somebody else's now
         if job.kind == "has":
             results = reply.get("has")
         elif job.kind == "store":

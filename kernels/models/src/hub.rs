@@ -46,6 +46,8 @@ const WANTED: &[&str] = &[
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    // How conversations with tools are written, where that stands by itself.
+    "additional_chat_templates/tool_use.jinja",
     // Of sentence-transformers: how its models pool, how much they read, and what before a text.
     "modules.json",
     "sentence_bert_config.json",

@@ -9,6 +9,7 @@ use super::{Bert, Config, Family, Sequence};
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
 use crate::linear::Precision;
+use crate::tokenizer::guarded;
 use crate::weights::Checkpoint;
 
 /// Tokens computed at once, unless one text is longer: enough to keep the matrix product busy, at some 15 MB of
@@ -79,6 +80,8 @@ impl TextModelFolder {
 pub(crate) struct TextEncoder {
     model: Bert,
     tokenizer: Tokenizer,
+    /// The folder, for messages.
+    path: PathBuf,
     role: Role,
     hidden: usize,
     /// Rows of the tables of token embeddings and of token types.
@@ -94,6 +97,7 @@ impl TextEncoder {
         let encoder = Self {
             model: Bert::load(&folder.checkpoint, config, precision)?,
             tokenizer: folder.tokenizer.clone(),
+            path: folder.path.clone(),
             role: folder.role,
             hidden: config.hidden_size,
             vocabulary: config.vocab_size,
@@ -117,20 +121,19 @@ impl TextEncoder {
 
     /// The length of a text in tokens, with those that stand around it and before it is cut.
     pub(crate) fn token_count(&self, text: &str) -> Result<usize> {
-        let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| self.tokenizer_failed(error))?;
-        Ok(encoding.len())
+        self.on_text(|| self.tokenizer.encode_fast(text, true)).map(|encoding| encoding.len())
     }
 
     /// A text, cut so that the closing token stays.
     pub(crate) fn sequence(&self, text: &str) -> Result<Sequence> {
-        let encoding = self.tokenizer.encode_fast(text, false).map_err(|error| self.tokenizer_failed(error))?;
+        let encoding = self.on_text(|| self.tokenizer.encode_fast(text, false))?;
         self.framed(encoding, None)
     }
 
     /// A query with each of `documents` behind it. What is too long is cut at the end of the longer one of the two, as transformers'
     /// `longest_first` has it.
     pub(crate) fn pairs(&self, query: &str, documents: &[&str]) -> Result<Vec<Sequence>> {
-        let encode = |text: &str| self.tokenizer.encode_fast(text, false).map_err(|error| self.tokenizer_failed(error));
+        let encode = |text: &str| self.on_text(|| self.tokenizer.encode_fast(text, false));
         let query = encode(query)?;
         let pair = |document: &&str| self.framed(query.clone(), Some(encode(document)?));
         documents.iter().map(pair).collect()
@@ -162,13 +165,13 @@ impl TextEncoder {
     fn framed(&self, text: Encoding, pair: Option<Encoding>) -> Result<Sequence> {
         let around = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(pair.is_some()));
         let max_length = self.max_tokens.saturating_sub(around);
-        let (text, mut pair) =
+        let (text, mut pair) = self.on_text(|| {
             truncate_encodings(text, pair, &TruncationParams { max_length, ..TruncationParams::default() })
-                .map_err(|error| self.tokenizer_failed(error))?;
+        })?;
         if let Some(pair) = &mut pair {
             pair.set_type_ids(vec![1; pair.len()]);
         }
-        let framed = self.tokenizer.post_process(text, pair, true).map_err(|error| self.tokenizer_failed(error))?;
+        let framed = self.on_text(|| self.tokenizer.post_process(text, pair, true))?;
         self.check(&framed)?;
         Ok(Sequence { ids: framed.get_ids().to_vec(), types: framed.get_type_ids().to_vec() })
     }
@@ -197,9 +200,19 @@ impl TextEncoder {
         Ok(())
     }
 
-    fn tokenizer_failed(&self, error: tokenizers::Error) -> Error {
-        let message = format!("the {}'s tokenizer failed: {error}", self.role.name);
-        Error::new(ErrorKind::Internal, message).with_source(error)
+    /// What the library makes of a text. It panics where `tokenizer.json` contradicts itself.
+    fn on_text<T>(&self, work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+        let made = guarded::on_text(work).ok_or_else(|| {
+            Error::invalid_model(format!(
+                "{} contradicts itself: the {}'s tokenizer failed on a text; fetch the folder again",
+                self.path.join("tokenizer.json").display(),
+                self.role.name
+            ))
+        })?;
+        made.map_err(|error| {
+            let message = format!("the {}'s tokenizer failed: {error}", self.role.name);
+            Error::new(ErrorKind::Internal, message).with_source(error)
+        })
     }
 }
 
@@ -230,14 +243,8 @@ fn read_config(model: &Path, role: Role, default: Option<&str>) -> Result<(Confi
 fn read_tokenizer(model: &Path, role: Role) -> Result<(Tokenizer, Vec<u8>)> {
     let path = model.join("tokenizer.json");
     let bytes = folder::read(&path, folder::TABLE_BYTES).map_err(|error| unreadable(role, &path, error))?;
-    let invalid = |error: tokenizers::Error| {
-        Error::invalid_model(format!("{} is not a valid tokenizer ({error}); fetch it again", path.display()))
-    };
-    let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(invalid)?;
     // Published files cut and pad to their own lengths; nothing here is padded, and the caller says where it is cut.
-    tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(invalid)?;
-    Ok((tokenizer, bytes))
+    Ok((guarded::from_bytes(&bytes, &path)?, bytes))
 }
 
 fn unreadable(role: Role, path: &Path, error: std::io::Error) -> Error {

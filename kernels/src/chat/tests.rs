@@ -15,6 +15,8 @@ struct Cases {
 #[derive(Deserialize)]
 struct Case {
     messages: Vec<ChatMessage>,
+    #[serde(default)]
+    tools: Vec<serde_json::Value>,
     add_generation_prompt: bool,
     prompt: Option<String>,
     refused: Option<String>,
@@ -30,7 +32,8 @@ fn check(name: &str) {
     let today: Date = cases.today.parse().unwrap();
     let template = ChatTemplate::from_folder(&folder(name)).unwrap().unwrap();
     for case in cases.cases {
-        let rendered = template.render(&case.messages, case.add_generation_prompt, today);
+        let told = Told { today, enable_thinking: None };
+        let rendered = template.render_with_tools(&case.messages, &case.tools, case.add_generation_prompt, told);
         match (rendered, case.prompt, case.refused) {
             (Ok(rendered), Some(prompt), _) => assert_eq!(rendered, prompt, "{name}: {:?}", case.messages),
             (Err(error), None, Some(reason)) => {
@@ -66,6 +69,58 @@ fn odds_and_ends_agree_with_transformers() {
 fn published_models_formats_agree_with_transformers() {
     for name in ["llama_3_1", "llama_3_2", "qwen_2_5", "qwen_3", "mistral_v0_1", "mistral_v0_3", "mistral_v7"] {
         check(name);
+    }
+}
+
+/// Keys of tools and of calls stand in the order in which they came.
+#[test]
+fn tools_and_calls_agree_with_transformers() {
+    check("tools");
+}
+
+#[test]
+fn the_template_for_tools_agrees_with_transformers() {
+    for name in ["tool_use_named", "tool_use_beside"] {
+        check(name);
+        let template = ChatTemplate::from_folder(&folder(name)).unwrap().unwrap();
+        assert_eq!(template.call_form(), Some(CallForm::Hermes), "{name}");
+        assert!(!template.source().contains("tool_call") && template.identity().contains("tool_call"), "{name}");
+    }
+}
+
+/// Tools are told as by a model without it.
+#[test]
+fn a_template_for_tools_that_is_of_no_use_is_left_out() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}{{ tools }}<tool_call>";
+    for tool_use in ["not this one", "{{ tools }}<tool_call>{% for x in %}", endless] {
+        let template = ChatTemplate::new("{{ messages[0].content }}".to_owned(), SpecialTokens::default()).unwrap();
+        let template = template.with_tool_use(Some(tool_use));
+        let (tools, told) = ([json!({ "name": "find" })], Told { today: Date::from_unix_ms(0), enable_thinking: None });
+        let rendered = template.render_with_tools(&[ChatMessage::new("user", "Where?")], &tools, true, told);
+        assert_eq!((rendered.unwrap().as_str(), template.call_form()), ("Where?", None), "{tool_use}");
+        assert_eq!(template.source(), "{{ messages[0].content }}");
+    }
+}
+
+/// Of tokens that a vocabulary was given as ordinary ones, those that the template writes around turns, and no others.
+#[test]
+fn marks_are_the_brackets_that_a_template_writes() {
+    let marks = |source: &str, texts: &[&str]| {
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        assert!(texts.iter().all(|text| is_bracketed(text)), "{texts:?}");
+        ChatTemplate::new(source.to_owned(), SpecialTokens::default()).unwrap().marks(texts)
+    };
+    let chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}{% endfor %}\
+                  {% if tools %}<tool_call><|tool|>{% endif %}{% if add_generation_prompt %}<think>{% endif %}";
+    let added = ["<|im_start|>", "<|im_end|>", "<tool_call>", "<|tool|>", "<|fim_prefix|>", "<think>", "<h1>"];
+    assert_eq!(marks(chatml, &added), ["<|im_start|>", "<|im_end|>", "<|tool|>"]);
+    // Put together by the template, which refuses a system prompt, too.
+    let composed = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}\
+                    {% for m in messages %}[{{ m.role | upper }}]<{{ m.role }}>{{ m.content }}<think></think>{% endfor %}";
+    let added = ["[USER]", "<user>", "[SYSTEM]", "<assistant>", "<think>", "</think>"];
+    assert_eq!(marks(composed, &added), ["[USER]", "<user>", "<assistant>"]);
+    for text in ["assistant", "Hello", "\n\n", "<>", "[]", "<", "user>", "<user", "[user>"] {
+        assert!(!is_bracketed(text), "{text:?}");
     }
 }
 

@@ -20,6 +20,8 @@ pub enum Thought {
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
+/// What stands around thoughts: text that a template reads, too.
+pub(super) const MARKS_OF_THOUGHTS: [&str; 2] = [OPEN, CLOSE];
 
 impl Thinking {
     /// Of a template that writes `prompt` where an answer is to begin; `None` where it knows no thoughts.

@@ -282,6 +282,86 @@ fn damaged_folders_say_what_to_do() {
     assert!(refusal(folder.path()).1.contains("tokenizer.json"));
 }
 
+/// A copy of the tiny model with another `1_Pooling/config.json`.
+fn pooled(config: &str) -> tempfile::TempDir {
+    let folder = copy();
+    fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    fs::write(folder.path().join("1_Pooling/config.json"), config).unwrap();
+    folder
+}
+
+/// Since 5.4 sentence-transformers names the mode where it had a flag for each.
+#[test]
+fn the_pooling_is_named_or_flagged() {
+    let identity = |config: &str| SentenceEncoder::load(pooled(config).path()).unwrap().identity().to_owned();
+    let mean = SentenceEncoder::load(copy().path()).unwrap().identity().to_owned();
+    let cls = identity(r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}"#);
+    assert_ne!(mean, cls);
+    for (config, expected) in [
+        (r#"{"embedding_dimension": 16, "pooling_mode": "mean", "include_prompt": true}"#, &mean),
+        (r#"{"embedding_dimension": 16, "pooling_mode": "cls", "include_prompt": true}"#, &cls),
+        (r#"{"pooling_mode": ["cls"]}"#, &cls),
+        (r#"{"pooling_mode": "cls", "pooling_mode_mean_tokens": true}"#, &cls),
+        (r#"{"pooling_mode": "mean", "pooling_mode_max_tokens": true}"#, &mean),
+        (r#"{"pooling_mode": null, "pooling_mode_cls_token": true}"#, &cls),
+        (r#"{"word_embedding_dimension": 16}"#, &mean),
+    ] {
+        assert_eq!(identity(config), *expected, "{config}");
+    }
+    let encoder = SentenceEncoder::load(pooled(r#"{"pooling_mode": "cls"}"#).path()).unwrap();
+    let rows: Vec<f32> = [[1.0_f32; 16], [-1.0; 16]].concat();
+    assert_eq!(encoder.pool(&rows), [0.25; 16], "the first row, at length 1");
+    for other in [r#""max""#, r#""lasttoken""#, r#""weightedmean""#, r#"["cls", "mean"]"#, "[]", "1"] {
+        let folder =
+            pooled(&format!(r#"{{"embedding_dimension": 16, "pooling_mode": {other}, "include_prompt": true}}"#));
+        let (kind, message) = refusal(folder.path());
+        assert_eq!(kind, ErrorKind::UnsupportedModel, "{other}");
+        assert!(message.contains("1_Pooling"), "{message}");
+    }
+}
+
+#[test]
+fn a_prompt_that_is_to_be_left_out_of_the_vector_is_refused() {
+    let folder = pooled(r#"{"pooling_mode": "mean", "include_prompt": false}"#);
+    let encoder = SentenceEncoder::load(folder.path()).unwrap();
+    let query = Prompts { query: "ask ".into(), passage: String::new() };
+    let error = encoder.with_prompts(query).unwrap_err();
+    assert!(error.kind() == ErrorKind::UnsupportedModel && error.to_string().contains("include_prompt"), "{error}");
+    fs::write(folder.path().join("config_sentence_transformers.json"), r#"{"prompts": {"document": "On day "}}"#)
+        .unwrap();
+    assert_eq!(refusal(folder.path()).0, ErrorKind::UnsupportedModel);
+}
+
+/// Since 5.4 the length stands in the tokenizer's configuration, where the tokenizer of all-MiniLM-L6-v2 has another one than the model.
+#[test]
+fn the_length_is_the_models_or_its_tokenizers() {
+    let length = |files: &[(&str, &str)]| {
+        let folder = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
+        stated::read_max_tokens(folder.path()).unwrap()
+    };
+    let (sentence, tokenizer, modules) = ("sentence_bert_config.json", "tokenizer_config.json", "modules.json");
+    let task = r#"{"transformer_task": "feature-extraction"}"#;
+    let cases: [(&[(&str, &str)], usize); 9] = [
+        (&[], 256),
+        (&[(tokenizer, r#"{"model_max_length": 512}"#)], 256),
+        (&[(sentence, r#"{"max_seq_length": 128}"#), (tokenizer, r#"{"model_max_length": 512}"#)], 128),
+        (&[(sentence, task), (tokenizer, r#"{"model_max_length": 384}"#)], 384),
+        (&[(sentence, r#"{"max_seq_length": null}"#), (tokenizer, r#"{"model_max_length": 384}"#)], 384),
+        (&[(modules, "[]"), (tokenizer, r#"{"model_max_length": 8192}"#)], 512),
+        (&[(sentence, task), (tokenizer, r#"{"model_max_length": 1000000000000000019884624838656}"#)], 512),
+        (&[(sentence, task), (tokenizer, r#"{"model_max_length": 0}"#)], 512),
+        (&[(sentence, task)], 512),
+    ];
+    for (files, expected) in cases {
+        assert_eq!(length(files), expected, "{files:?}");
+    }
+    // A model of fewer positions reads as many as it has.
+    let folder = copy();
+    fs::write(folder.path().join(sentence), task).unwrap();
+    assert_eq!(SentenceEncoder::load(folder.path()).unwrap().max_tokens(), 260);
+}
+
 #[test]
 fn an_encoder_is_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
@@ -333,6 +413,29 @@ fn ids_beyond_the_embeddings_are_refused_and_no_panic() {
     let (kind, message) = refusal(folder.path());
     assert_eq!(kind, ErrorKind::InvalidModel);
     assert!(message.contains("4294967295"), "{message}");
+}
+
+/// The library panics over them.
+#[test]
+fn tokenizers_that_contradict_themselves_are_refused_and_no_panic() {
+    let folder = copy();
+    let path = folder.path().join("tokenizer.json");
+    let whole: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let mut undescribed = whole.clone();
+    undescribed["post_processor"]["special_tokens"] = serde_json::json!({});
+    let mut merged = whole;
+    merged["post_processor"] = serde_json::Value::Null;
+    merged["model"] = serde_json::json!({
+        "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "##", "end_of_word_suffix": null,
+        "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+        "vocab": { "a": 0, "b": 1, "ab": 2 }, "merges": [["a", "b"]],
+    });
+    for (tokenizer, words) in [(undescribed, "contradicts itself"), (merged, "merges do not fit")] {
+        fs::write(&path, tokenizer.to_string()).unwrap();
+        let (kind, message) = refusal(folder.path());
+        assert_eq!(kind, ErrorKind::InvalidModel);
+        assert!(message.contains("tokenizer.json") && message.contains(words), "{message}");
+    }
 }
 
 /// What a model's files want before questions and passages is read with them, and names other vectors.

@@ -131,18 +131,27 @@ impl Gguf {
         self.stated_tokenizer().map(|tokenizer| tokenizer.to_string().into_bytes()).map_err(|error| self.named(error))
     }
 
-    /// The template in `tokenizer.chat_template`; `None` when the model has none.
+    /// The template in `tokenizer.chat_template`, with that in `tokenizer.chat_template.tool_use` for conversations with tools; `None` when the
+    /// model has none.
     ///
     /// # Errors
     /// As [`ChatTemplate::from_folder`].
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
         let key = "tokenizer.chat_template";
-        let Some(source) = self.string(key).map_err(|error| self.named(error))? else { return Ok(None) };
-        if source.len() as u64 > SOURCE_BYTES {
-            return Err(self.named(Error::invalid_model(format!("`{key}` has {} bytes, as none has", source.len()))));
-        }
+        let Some(source) = self.template_text(key).map_err(|error| self.named(error))? else { return Ok(None) };
+        let tool_use = self.template_text("tokenizer.chat_template.tool_use").map_err(|error| self.named(error))?;
         let origin = format!("`{key}` in {}", self.path.display());
-        ChatTemplate::named(source.to_owned(), self.special_tokens()?, origin).map(Some)
+        let template = ChatTemplate::named(source.to_owned(), self.special_tokens()?, origin)?;
+        Ok(Some(template.with_tool_use(tool_use)))
+    }
+
+    fn template_text(&self, key: &str) -> Result<Option<&str>> {
+        match self.string(key)? {
+            Some(source) if source.len() as u64 > SOURCE_BYTES => {
+                Err(Error::invalid_model(format!("`{key}` has {} bytes, as none has", source.len())))
+            }
+            source => Ok(source),
+        }
     }
 
     fn special_tokens(&self) -> Result<SpecialTokens> {

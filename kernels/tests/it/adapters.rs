@@ -183,11 +183,34 @@ fn folders_that_are_damaged_or_of_another_kind_are_refused_in_a_sentence() {
         ("\"bias\": \"none\"", "\"bias\": \"all\"", "trains biases"),
         ("\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q_proj\": 3}", "sets alpha_pattern"),
         ("\"alora_invocation_tokens\": null", "\"alora_invocation_tokens\": [1]", "sets alora_invocation_tokens"),
+        ("\"layer_replication\": null", "\"layer_replication\": [[0, 2], [1, 2]]", "sets layer_replication"),
         ("\"r\": 4", "\"r\": 0", "no usable r"),
         ("\"r\": 4", "\"r\": -4", "save the adapter again"),
     ] {
         let error = edited(from, to).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
+    }
+    // PEFT changes the weights that these were trained on whenever it loads them.
+    for way in ["pissa", "pissa_niter_16", "OLoRA", "corda", "lora_ga", "loftq"] {
+        let change = |folder: &Path| {
+            let path = folder.join("adapter_config.json");
+            let text = fs::read_to_string(&path).unwrap();
+            let from = "\"init_lora_weights\": true";
+            assert!(text.contains(from), "{text}");
+            fs::write(&path, text.replace(from, &format!("\"init_lora_weights\": {way:?}"))).unwrap();
+        };
+        let error = opened(&change).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnsupportedModel);
+        assert!(error.to_string().contains(way) && error.to_string().contains("merge_and_unload"), "{error}");
+    }
+    for way in ["false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""] {
+        let change = |folder: &Path| {
+            let path = folder.join("adapter_config.json");
+            let text = fs::read_to_string(&path).unwrap();
+            let to = format!("\"init_lora_weights\": {way}");
+            fs::write(&path, text.replace("\"init_lora_weights\": true", &to)).unwrap();
+        };
+        opened(&change).unwrap();
     }
     let missing =
         opened(&|folder| fs::remove_file(folder.join("adapter_config.json")).unwrap()).unwrap_err().to_string();

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ragstone_kernels::ErrorKind;
-use ragstone_kernels::chat::{ChatMessage, Date};
+use ragstone_kernels::chat::calls::CallForm;
+use ragstone_kernels::chat::{ChatMessage, Date, Told};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::files::ModelFiles;
@@ -273,6 +274,21 @@ fn with_pair(name: &str, key: &str, kind: u32, value: &[u8]) -> tempfile::NamedT
     let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
     fs::write(file.path(), bytes).unwrap();
     file
+}
+
+#[test]
+fn conversations_with_tools_have_a_template_of_their_own() {
+    let source = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}<tool_call>";
+    let value = [&(source.len() as u64).to_le_bytes()[..], source.as_bytes()].concat();
+    let file = with_pair("tokenizers/qwen2.gguf", "tokenizer.chat_template.tool_use", 8, &value);
+    let template = Gguf::open(file.path()).unwrap().chat_template().unwrap().unwrap();
+    assert_eq!(template.call_form(), Some(CallForm::Hermes));
+    let messages = [ChatMessage::new("user", "Hello")];
+    let tool = serde_json::json!({ "type": "function", "name": "find" });
+    let told = Told { today: Date::from_unix_ms(0), enable_thinking: None };
+    let rendered = template.render_with_tools(&messages, &[tool], true, told).unwrap();
+    assert_eq!(rendered, r#"{"type": "function", "name": "find"}<tool_call>"#);
+    assert_eq!(template.render(&messages, true, told.today).unwrap(), "<|im_start|>Hello<|im_end|>");
 }
 
 /// Each file is refused with such an error, which has these words.

@@ -17,7 +17,11 @@ pub fn place(path: &Path) -> Finding {
     // Of a name without a folder, what is above it is where the command runs.
     let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if let Err(found) = is_writable(path) {
-        return Finding::problem(what, found, "let this user write there, or name another folder with --data DIR or RAGSTONE_DATA");
+        return Finding::problem(
+            what,
+            found,
+            "let this user write there, or name another folder with --data DIR or RAGSTONE_DATA",
+        );
     }
     if !path.exists() {
         return Finding::ok(what, format!("{} is not there yet; the first ingest or serve begins it", path.display()));
@@ -40,7 +44,9 @@ pub fn audit_log(path: &Path) -> Finding {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match is_writable(&path) {
         Ok(()) => Finding::ok(what, path.display().to_string()),
-        Err(found) => Finding::problem(what, found, "let this user write there, or name another folder with `audit_log`"),
+        Err(found) => {
+            Finding::problem(what, found, "let this user write there, or name another folder with `audit_log`")
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! claims/COLLECTION/DIGEST      a document that a node is adding or deleting (claims.rs)
 //! leases/optimise/ID            who rewrites a table's files (leases.rs)
 //! gone/TIME-NAME                what was removed, for every node's KV (gone.rs)
+//! clock/NODE                    what a node writes to see the bucket's time; a start makes one
 //! ```
 //! Time is the bucket's: what `Last-Modified` says of an object that was just written. Nodes' clocks may be wrong.
 
@@ -198,7 +199,7 @@ impl Bucket {
 
     /// Looks at the bucket's clock again.
     pub(super) async fn look_at_clock(&self) -> Result<()> {
-        let path = Path::from(format!("clock/{:016x}", self.0.node));
+        let path = Path::from(format!("{CLOCKS}/{:016x}", self.0.node));
         let before_ms = self.0.env.now_unix_ms();
         self.within("write to the bucket", self.0.store.put(&path, "now".into())).await?;
         let meta = self.within("look at the bucket's clock", self.0.store.head(&path)).await?;
@@ -304,6 +305,16 @@ impl Bucket {
         Ok(())
     }
 
+    /// Removes what stands below `prefix` and was written so long ago.
+    pub(super) async fn remove_older(&self, prefix: &Path, age: Duration) -> Result<()> {
+        for object in self.list(prefix, None).await? {
+            if self.now_ms().saturating_sub(written_ms(&object)) >= age.as_millis() as u64 {
+                self.remove(&object.location).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// With a deadline; what the store says.
     async fn timed<T>(
         &self,
@@ -325,6 +336,15 @@ impl Bucket {
 
 /// Where the tables are.
 pub(super) const TABLES: &str = "tables";
+/// Where nodes look at the bucket's clock.
+const CLOCKS: &str = "clock";
+/// How old what a node looked at the clock by must be to be removed: one that runs writes it again every minute.
+const CLOCK_FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
+/// Removes what nodes looked at the clock by that do not run any more.
+pub(super) async fn sweep_clocks(bucket: &Bucket) -> Result<()> {
+    bucket.remove_older(&Path::from(CLOCKS), CLOCK_FORGOTTEN).await
+}
 
 /// Where the files of a table are.
 pub(super) fn table_prefix(id: &str) -> Path {

@@ -214,7 +214,7 @@ impl Corpus {
         let own = self.embedding();
         match opened.and_then(|opened| checked(opened, &own, true, &inner.home.shown())) {
             Ok(mut collection) => {
-                collection.embedder = (collection.embedding() == own).then(|| self.encoder().clone());
+                inner.embedders.give(&mut collection);
                 let table = Arc::new(collection);
                 inner.collections.lock().await.insert(name.to_owned(), Arc::clone(&table));
                 inner.damaged.forget(name);

@@ -21,6 +21,7 @@ mod course;
 mod damaged;
 mod disk;
 mod document;
+mod embedders;
 mod filter;
 mod find;
 mod folders;
@@ -49,7 +50,7 @@ mod unfinished;
 mod verify;
 mod words;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +66,7 @@ pub use self::course::{Course, Piece};
 use self::damaged::Damaged;
 use self::disk::{caught, failed, io_failed};
 pub use self::document::{DocumentInfo, StoredDocument};
+use self::embedders::Embedders;
 pub use self::filter::{Filter, Qualified, qualified};
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
 pub use self::metadata::Metadata;
@@ -125,6 +127,7 @@ struct Inner {
     db: lancedb::Connection,
     home: Home,
     encoder: Arc<dyn PassageEncoder>,
+    embedders: Embedders,
     options: CorpusOptions,
     /// Collections whose tables are being built anew.
     renewing: std::sync::Mutex<HashSet<String>>,
@@ -183,9 +186,7 @@ impl Corpus {
         let registry = Arc::new(ObjectStoreRegistry::default());
         let session = Arc::new(Session::new(options.index_cache_bytes(), METADATA_CACHE_BYTES, registry));
         let db = lancedb::connect(path).session(session).execute().await.map_err(failed(opening))?;
-        let own = encoder.identity();
-        // Each is loaded once, however many collections were built with it.
-        let mut embedders = HashMap::from([(own.clone(), Some(encoder.clone()))]);
+        let (own, mut embedders) = (encoder.identity(), Embedders::new(&encoder));
         let mut collections = BTreeMap::new();
         let damaged = Damaged::at_start(damaged);
         for name in whole {
@@ -206,19 +207,16 @@ impl Corpus {
                 let begun = folders::discard(dir, &folders::path_of(dir, &name, Stage::Building));
                 begun.unwrap_or_else(|error| tracing::warn!(collection = name, %error, "what was begun of it stays"));
             }
-            let identity = collection.embedding().to_owned();
-            let load = || earlier.and_then(|earlier| earlier(&identity));
-            let embedder = embedders.entry(identity.clone()).or_insert_with(load).clone();
-            collection.embedder = embedder.filter(|embedder| embedder.dimension() == collection.dimension());
+            embedders.load(&mut collection, earlier);
             collections.insert(name, Arc::new(collection));
         }
-        Ok(Self::over(db, Home::Folder(dir.to_owned()), encoder, options, collections, damaged))
+        Ok(Self::over(db, Home::Folder(dir.to_owned()), (encoder, embedders), options, collections, damaged))
     }
 
     fn over(
         db: lancedb::Connection,
         home: Home,
-        encoder: Arc<dyn PassageEncoder>,
+        (encoder, embedders): (Arc<dyn PassageEncoder>, Embedders),
         options: CorpusOptions,
         collections: BTreeMap<String, Arc<Collection>>,
         damaged: Damaged,
@@ -227,6 +225,7 @@ impl Corpus {
             db,
             home,
             encoder,
+            embedders,
             options,
             renewing: std::sync::Mutex::default(),
             collections: tokio::sync::Mutex::new(collections),

@@ -1,14 +1,17 @@
 //! Collections that nodes share: which there are, as other nodes make and delete them too.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lancedb::Session;
 
-use super::bucket::{Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, sweep_claims};
+use super::bucket::{
+    Bucket, Gone, Lease, Pointers, create_pointer, pointer_of, remove_orphans, sweep_claims, sweep_clocks,
+};
 use super::damaged::Damaged;
 use super::disk::{caught, failed};
+use super::embedders::Embedders;
 use super::naming::{Stage, unknown};
 use super::table::{Collection, Shared};
 use super::{Corpus, CorpusOptions, Earlier, METADATA_CACHE_BYTES, PassageEncoder, checked, folders};
@@ -43,7 +46,8 @@ impl Home {
 }
 
 impl Corpus {
-    /// As [`open_with`](Self::open_with), in object storage, which any number of nodes may do at once.
+    /// As [`open_with`](Self::open_with), in object storage, which any number of nodes may do at once. A collection that another node makes
+    /// later is searched with the models that `earlier` had for those that are there now.
     ///
     /// # Errors
     /// As [`open`](Self::open)'s but the first; `Unavailable` where the bucket does not answer.
@@ -60,8 +64,7 @@ impl Corpus {
         let db = connecting.execute().await.map_err(failed("open the corpus in its bucket".to_owned()))?;
         let pointers = Pointers::default();
         let named = pointers.all(&bucket).await?;
-        let own = encoder.identity();
-        let mut embedders = HashMap::from([(own.clone(), Some(encoder.clone()))]);
+        let (own, mut embedders) = (encoder.identity(), Embedders::new(&encoder));
         let (mut collections, damaged) = (BTreeMap::new(), Damaged::default());
         named.unreadable.iter().for_each(|name| damaged.note(name, &Pointers::unreadable(name)));
         for (name, id) in named.tables {
@@ -73,12 +76,10 @@ impl Corpus {
                     continue;
                 }
             };
-            let identity = collection.embedding().to_owned();
-            let embedder = embedders.entry(identity.clone()).or_insert_with(|| earlier(&identity)).clone();
-            collection.embedder = embedder.filter(|embedder| embedder.dimension() == collection.dimension());
+            embedders.load(&mut collection, Some(earlier));
             collections.insert(name, Arc::new(collection));
         }
-        Ok(Self::over(db, Home::Bucket(bucket, pointers), encoder, options, collections, damaged))
+        Ok(Self::over(db, Home::Bucket(bucket, pointers), (encoder, embedders), options, collections, damaged))
     }
 
     /// The log of what was removed; `None`: nobody shares this corpus.
@@ -102,7 +103,7 @@ impl Corpus {
     pub async fn refresh(&self) -> Result<()> {
         let Home::Bucket(bucket, pointers) = &self.inner.home else { return Ok(()) };
         let named = pointers.all(bucket).await?;
-        self.forget_all_but(&named.tables, &named.unreadable).await;
+        self.forget_all_but(bucket, &named.tables, &named.unreadable).await?;
         for name in &named.unreadable {
             let damaged = &self.inner.damaged;
             if self.served(name).await.is_none() && damaged.unopened_why(name).is_none() {
@@ -124,22 +125,43 @@ impl Corpus {
         Ok(())
     }
 
-    /// Another node deleted what is in neither; what is in the second may be as it was.
-    async fn forget_all_but(&self, tables: &BTreeMap<String, String>, unreadable: &BTreeSet<String>) {
+    /// Another node deleted what is in neither; what is in the second may be as it was. The lists may be older than a collection that this
+    /// node has just made, or found.
+    pub(super) async fn forget_all_but(
+        &self,
+        bucket: &Bucket,
+        tables: &BTreeMap<String, String>,
+        unreadable: &BTreeSet<String>,
+    ) -> Result<()> {
         for name in self.inner.damaged.unopened() {
             if !tables.contains_key(&name) && !unreadable.contains(&name) {
                 self.inner.damaged.forget(&name);
             }
         }
-        let mut collections = self.inner.collections.lock().await;
-        collections.retain(|name, table| {
-            let is_named = table.shared().is_some_and(|shared| tables.get(name) == Some(&shared.id));
-            if !is_named && !unreadable.contains(name) && !self.inner.changing.is_made(name) {
-                table.lose();
-                return false;
+        let all: Vec<Arc<Collection>> = self.inner.collections.lock().await.values().cloned().collect();
+        for table in all {
+            let Some(shared) = table.shared() else { continue };
+            let name = &table.name;
+            let is_listed = tables.get(name) == Some(&shared.id);
+            if is_listed || unreadable.contains(name) || self.inner.changing.is_made(name) {
+                continue;
             }
-            true
-        });
+            let named = match pointer_of(bucket, name).await {
+                // It cannot be read since, and may be as it was.
+                Err(error) if error.kind() == ErrorKind::Corrupt => continue,
+                named => named?,
+            };
+            if named.as_ref() == Some(&shared.id) {
+                continue;
+            }
+            table.lose();
+            let mut collections = self.inner.collections.lock().await;
+            // Another one may have taken its place meanwhile.
+            if collections.get(name).is_some_and(|there| Arc::ptr_eq(there, &table)) {
+                collections.remove(name);
+            }
+        }
+        Ok(())
     }
 
     /// A collection that this node does not know yet: another one may have made it.
@@ -156,7 +178,7 @@ impl Corpus {
         let opened = caught("open it", Collection::open_shared(&self.inner.db, bucket, (name, id))).await?;
         let own = self.embedding();
         let mut collection = checked(opened, &own, true, &self.inner.home.shown())?;
-        collection.embedder = (collection.embedding() == own).then(|| self.encoder().clone());
+        self.inner.embedders.give(&mut collection);
         let mut collections = self.inner.collections.lock().await;
         let is_same =
             |table: &Arc<Collection>| table.shared().is_some_and(|shared| shared.id == id) && !table.is_gone();
@@ -194,13 +216,15 @@ impl Corpus {
         }
     }
 
-    /// Removes tables that no collection has, and claims that nobody gave back. Costs listings of the bucket; for once in an hour, by any node.
+    /// Removes tables that no collection has, claims that nobody gave back, and what nodes that do not run any more looked at the clock by. Costs
+    /// listings of the bucket; for once in an hour, by any node.
     ///
     /// # Errors
     /// `Unavailable` where the bucket does not answer.
     pub async fn remove_orphans(&self) -> Result<usize> {
         let Home::Bucket(bucket, pointers) = &self.inner.home else { return Ok(0) };
         sweep_claims(bucket).await?;
+        sweep_clocks(bucket).await?;
         remove_orphans(bucket, pointers).await
     }
 }

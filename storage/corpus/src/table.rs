@@ -28,8 +28,9 @@ use lancedb::table::NewColumnTransform;
 use lancedb::{Connection, Table};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+pub(crate) use self::commit::Leaving;
 #[cfg(test)]
-pub(crate) use self::commit::{Added, Commits, Leaving, commit};
+pub(crate) use self::commit::{Added, Commits, commit};
 #[cfg(test)]
 pub(super) use self::indexes::term_index;
 pub(super) use self::indexes::{TERM_INDEX, TEXT_INDEX, text_index};
@@ -70,7 +71,7 @@ pub(super) struct Collection {
     checks: Mutex<Option<Checks>>,
     /// Which indexes a search met that could not be read.
     pub(super) broken: Broken,
-    /// Whether the vectors are indexed, once that was looked up.
+    /// Whether the vectors are indexed, once that was looked up. Not of a table in object storage, where other nodes index them, too.
     vectors_indexed: Mutex<Option<bool>>,
     /// Whether some passage has terms and they are indexed, once that was looked up.
     terms_indexed: Mutex<Option<bool>>,
@@ -372,17 +373,6 @@ impl Collection {
     /// How many passages there are.
     pub async fn rows(&self) -> Result<usize> {
         self.table.count_rows(None).await.map_err(self.failed("count the passages of"))
-    }
-
-    /// Whether its vectors are indexed: only then does a search look at some of them before others.
-    pub async fn has_vector_index(&self) -> Result<bool> {
-        if let Some(known) = *locked(&self.vectors_indexed) {
-            return Ok(known);
-        }
-        let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
-        let is_indexed = indexes.iter().any(|index| index.columns == ["vector"]);
-        // Whoever made one meanwhile knows better.
-        Ok(*locked(&self.vectors_indexed).get_or_insert(is_indexed))
     }
 
     /// How many documents there are.

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use roxmltree::Node;
 
 use self::numbering::Numbering;
-use self::runs::{Places, Runs};
+use self::runs::{Places, Runs, Said};
 use self::styles::{Kind, ListPlace, Look, Styles};
 use super::archive::Archive;
 use super::body::{Body, one_line};
@@ -22,7 +22,11 @@ use super::parse::Parsed;
 use super::relations::{self, Relation};
 use super::xml::{self, attribute, below, child, name};
 
+/// Parts as Word calls them. Word Online numbers them (`word/document2.xml`), and says so in what refers to them.
 const DOCUMENT: &str = "word/document.xml";
+const STYLES: &str = "word/styles.xml";
+const NUMBERING: &str = "word/numbering.xml";
+const NOTES: [(&str, &str); 2] = [("word/footnotes.xml", "footnote"), ("word/endnotes.xml", "endnote")];
 /// Tables and boxes in one another.
 const MAX_DEPTH: usize = 32;
 /// Columns of one cell: Word has no more.
@@ -36,18 +40,21 @@ const MAX_SPANNED_BYTES: usize = 200;
 /// Where it is none, or more than one file may be.
 pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     let mut archive = Archive::open(bytes, "DOCX")?;
-    let document = archive.text(DOCUMENT)?.ok_or_else(|| format!("not readable as DOCX: it has no `{DOCUMENT}`"))?;
+    let main = relations::main(&mut archive, DOCUMENT);
+    let document = archive.text(&main)?.ok_or_else(|| format!("not readable as DOCX: it has no `{main}`"))?;
     let metadata = core_properties(&mut archive)?;
-    let styles = archive.text("word/styles.xml")?.map(|text| Styles::read(&text)).transpose()?.unwrap_or_default();
-    let numbering = archive.text("word/numbering.xml")?.map(|text| Numbering::read(&text)).transpose()?;
+    let relations = relations::of(&mut archive, &main)?;
+    let styles = relations::part(&archive, &relations, "styles", STYLES);
+    let styles = archive.text(&styles)?.map(|text| Styles::read(&text)).transpose()?.unwrap_or_default();
+    let numbering = relations::part(&archive, &relations, "numbering", NUMBERING);
+    let numbering = archive.text(&numbering)?.map(|text| Numbering::read(&text)).transpose()?;
     let mut places = Places::default();
-    let notes = notes(&mut archive, &styles, &mut places)?;
-    let relations = relations::of(&mut archive, DOCUMENT)?;
-    let parsed = xml::parse(&document, DOCUMENT)?;
+    let notes = notes(&mut archive, &relations, &styles, &mut places)?;
+    let parsed = xml::parse(&document, &main)?;
     let numbering = numbering.unwrap_or_default();
     let mut reading = Reading { styles, numbering, notes, relations, places, body: Body::default(), title: None };
     let body =
-        child(parsed.root_element(), "body").ok_or_else(|| format!("not readable as DOCX: no body in `{DOCUMENT}`"))?;
+        child(parsed.root_element(), "body").ok_or_else(|| format!("not readable as DOCX: no body in `{main}`"))?;
     reading.blocks(body, 0)?;
     let title = reading.title.take().or_else(|| xml::own_title(&metadata));
     let mut left_out = LeftOut::default();
@@ -57,16 +64,22 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
 }
 
 /// Footnotes and endnotes, by kind and number.
-fn notes(archive: &mut Archive<'_>, styles: &Styles, places: &mut Places) -> Result<HashMap<String, String>, String> {
+fn notes(
+    archive: &mut Archive<'_>,
+    of_document: &HashMap<String, Relation>,
+    styles: &Styles,
+    places: &mut Places,
+) -> Result<HashMap<String, String>, String> {
     let mut notes = HashMap::new();
-    for (part, kind) in [("word/footnotes.xml", "footnote"), ("word/endnotes.xml", "endnote")] {
-        let Some(text) = archive.text(part)? else { continue };
-        let relations = relations::of(archive, part)?;
+    for (usual, kind) in NOTES {
+        let part = relations::part(archive, of_document, &format!("{kind}s"), usual);
+        let Some(text) = archive.text(&part)? else { continue };
+        let relations = relations::of(archive, &part)?;
         let runs = Runs { styles, relations: &relations, notes: &HashMap::new() };
-        let parsed = xml::parse(&text, part)?;
+        let parsed = xml::parse(&text, &part)?;
         for note in parsed.descendants().filter(|node| name(*node) == kind && attribute(*node, "type").is_none()) {
             let id = attribute(note, "id").unwrap_or_default();
-            notes.insert(format!("{kind} {id}"), one_line(&runs.text(note, Look::default(), places)));
+            notes.insert(format!("{kind} {id}"), one_line(&runs.text(note, Look::default(), places).joined()));
         }
     }
     Ok(notes)
@@ -101,6 +114,8 @@ struct Reading {
 /// A paragraph's text, and what it is.
 struct Paragraph {
     text: String,
+    /// Of boxes that hang on it.
+    boxes: Vec<String>,
     /// Of a list: `3.`, `-`.
     label: Option<String>,
     kind: Option<Kind>,
@@ -151,6 +166,11 @@ impl Reading {
             None if paragraph.is_item => self.body.line(&text),
             None => self.body.paragraph(&text),
         }
+        // Within it they would be words of a heading, or of the document's title.
+        for text in &paragraph.boxes {
+            self.body.paragraph(text);
+            self.body.end_block();
+        }
     }
 
     fn text(&mut self, node: Node<'_, '_>) -> Paragraph {
@@ -161,11 +181,11 @@ impl Reading {
         let kind = kind.or_else(|| outline.filter(|level| *level < 9).map(|level| Kind::Heading(level + 1)));
         let look = style.map(|id| self.styles.look(id)).unwrap_or_default();
         let runs = Runs { styles: &self.styles, relations: &self.relations, notes: &self.notes };
-        let text = runs.text(node, look, &mut self.places);
+        let Said { text, boxes } = runs.text(node, look, &mut self.places);
         let own = properties.and_then(ListPlace::of);
         let is_listed = own.as_ref().is_some_and(|place| place.number.as_deref() != Some("0"));
         let label = if is_uncounted(properties) { None } else { self.label(own, style) };
-        Paragraph { text, is_item: is_listed || label.is_some(), label, kind }
+        Paragraph { text, boxes, is_item: is_listed || label.is_some(), label, kind }
     }
 
     /// The number of a paragraph, if it is one of a list.
@@ -206,7 +226,14 @@ impl Reading {
         bounded(depth)?;
         for node in cell.children() {
             match name(node) {
-                "p" => text.push_str(&self.text(node).labelled()),
+                "p" => {
+                    let paragraph = self.text(node);
+                    text.push_str(&paragraph.labelled());
+                    for said in &paragraph.boxes {
+                        text.push(' ');
+                        text.push_str(said);
+                    }
+                }
                 "tbl" => {
                     let rows = self.rows(node, depth + 1)?;
                     text.push_str(&rows.iter().map(|row| row.join(" ")).collect::<Vec<_>>().join("; "));

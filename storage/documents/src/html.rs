@@ -1,6 +1,8 @@
 //! HTML as plain text: what a reader of the page sees, without what leads through the site. Links keep their addresses.
 
 pub mod address;
+mod attributes;
+mod buttons;
 mod dom;
 mod hidden;
 mod layout;
@@ -67,10 +69,10 @@ impl Page {
 /// Reads a page.
 ///
 /// # Errors
-/// Where it nests too deep.
+/// Where it nests too deep, or has more elements than a page of its length.
 pub fn page(source: &str) -> Result<Page, String> {
     let mut page = Page::default();
-    let nodes = dom::parse(source)?;
+    let nodes = parsed(source)?;
     let site = site(source, &nodes);
     read(&nodes, source.len(), &Parts::of_page(&nodes), site.as_deref(), &mut page);
     Ok(page)
@@ -91,7 +93,7 @@ pub fn document(source: &str) -> Result<Parsed, String> {
 /// # Errors
 /// As [`page`].
 pub fn append(source: &str, page: &mut Page) -> Result<(), String> {
-    let nodes = dom::parse(source)?;
+    let nodes = parsed(source)?;
     read(&nodes, source.len(), &Parts::of_piece(&nodes), None, page);
     Ok(())
 }
@@ -100,6 +102,13 @@ pub fn append(source: &str, page: &mut Page) -> Result<(), String> {
 pub fn element(tag: &str) -> Option<Node> {
     let nodes = dom::parse(tag).ok()?;
     nodes.into_iter().find(|node| !matches!(node.name(), "" | "html" | "head" | "body"))
+}
+
+/// The nodes of a page, as it is to be read.
+fn parsed(source: &str) -> Result<Vec<Node>, String> {
+    let mut nodes = dom::parse(source)?;
+    buttons::rename(&mut nodes);
+    Ok(nodes)
 }
 
 fn read(nodes: &[Node], bytes: usize, parts: &Parts, site: Option<&str>, page: &mut Page) {
@@ -213,6 +222,8 @@ impl Walk<'_> {
                 self.link = address.map(|address| Link { address, start: self.line.len(), has_words: false });
             }
             "br" => self.line.push('\n'),
+            // Several may stand side by side.
+            buttons::SAID => self.text(" "),
             "s" | "del" | "strike" if self.pre == 0 => self.line.push_str(STRUCK),
             "img" => self.text(node.attribute("alt").unwrap_or_default()),
             "pre" if self.table.is_none() => {
@@ -248,6 +259,7 @@ impl Walk<'_> {
     fn leave(&mut self, _: NodeId, node: &Node) {
         match node.name() {
             "a" => self.end_link(),
+            buttons::SAID => self.text(" "),
             "s" | "del" | "strike" if self.pre == 0 => match self.line.strip_suffix(STRUCK) {
                 Some(before) => self.line.truncate(before.len()),
                 None => self.line.push_str(STRUCK),

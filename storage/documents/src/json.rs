@@ -17,7 +17,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::Value;
 
 pub use self::fields::RecordFields;
-pub use self::record::Records;
+pub use self::record::{MIN_ID_BYTES, Records};
 use super::parse::{Each, Parsed, check};
 
 /// The place of what has no text of its own, gathered to one table.

@@ -25,7 +25,9 @@ mod fuzz;
 mod given;
 mod header;
 mod html;
+mod invisible;
 mod json;
+mod known;
 mod left_out;
 #[cfg(unix)]
 mod limits;
@@ -64,6 +66,7 @@ use self::format::{Format, SUPPORTED};
 pub use self::given::{check_given, timestamp, with_given};
 pub use self::html::{Links, robots};
 pub use self::json::RecordFields;
+use self::known::KnownIds;
 pub use self::name::shown;
 use self::open::Opened;
 use self::parse::{Asked, Each, Parsed};
@@ -114,12 +117,13 @@ impl Parser for Here {
 pub struct Reader<P> {
     parser: P,
     fields: RecordFields,
+    known: KnownIds,
 }
 
 impl<P: Parser> Reader<P> {
     /// What needs a parser goes to `parser`.
     pub fn new(parser: P) -> Self {
-        Self { parser, fields: RecordFields::default() }
+        Self { parser, fields: RecordFields::default(), known: KnownIds::default() }
     }
 
     /// Reads records as `fields` says.
@@ -131,7 +135,8 @@ impl<P: Parser> Reader<P> {
     /// Hands the documents of a file to `each`, until it wants no more.
     ///
     /// # Errors
-    /// Why not all of them came. Of a file with bad records those came that are good; nothing of others that are at fault themselves.
+    /// Why not all of them came. Of a file with bad records those came that are good; nothing of others that are at fault themselves. All came of
+    /// a file whose records have ids of another one that was read before: one of the two is lost where documents are known by their ids.
     pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
         let format = Format::of(&found.path).ok_or_else(|| unsupported(&found.path))?;
         let file = open::open(found).map_err(Unread::Skipped)?;
@@ -168,8 +173,16 @@ impl<P: Parser> Reader<P> {
         each: &mut dyn FnMut(Document) -> bool,
     ) -> Result<(), Unread> {
         let mut is_stopped = false;
+        let known = &mut self.known;
+        known.begin(shown(place.path));
+        // Whoever names a field knows what its values are.
+        let is_named = self.fields.id.is_some();
         let mut pass_on = |parsed| {
-            is_stopped = !each(document(format, &place, parsed));
+            let document = document(format, &place, parsed);
+            if let Some(id) = document.id.as_deref().filter(|_| !is_named) {
+                known.take(id);
+            }
+            is_stopped = !each(document);
             if is_stopped { Err(String::new()) } else { Ok(()) }
         };
         let asked = Asked { format, fields: self.fields.clone() };
@@ -178,7 +191,16 @@ impl<P: Parser> Reader<P> {
         } else {
             self.parser.parse(&asked, &mut file, &mut pass_on)
         };
-        if is_stopped { Err(Unread::Stopped) } else { read }
+        if is_stopped {
+            return Err(Unread::Stopped);
+        }
+        match (read, self.known.told()) {
+            (Ok(()), Some(shared)) => Err(Unread::Skipped(name::clean(&shared, MAX_REASON_CHARS))),
+            (Err(Unread::Skipped(why)), Some(shared)) => {
+                Err(Unread::Skipped(name::clean(&format!("{why}; {shared}"), 2 * MAX_REASON_CHARS)))
+            }
+            (read, _) => read,
+        }
     }
 }
 
@@ -210,6 +232,7 @@ struct Place<'a> {
 /// A document of a file. One that is the whole file is called by its title and name ([`title::of_file`]), and known by its path; one of several
 /// has its own title, and is known by its place, too.
 fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
+    let parsed = if let Some(file) = place.source { foreign(parsed, file) } else { parsed };
     let Parsed { id, title, text, source, anchor, metadata, elements, pages, left_out, share } = parsed;
     let path = place.path;
     let is_part = anchor.is_some();
@@ -245,6 +268,19 @@ fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
         }
     });
     fitted(Document { id, title, text, source: Some(source), metadata, elements, pages, left_out, share })
+}
+
+/// A document of a file that was fetched. Its site may name any id and any source, also those of other documents of the collection: what it says
+/// is kept as metadata, its source is the file, and its id can be that of no document of another file.
+fn foreign(parsed: Parsed, file: &str) -> Parsed {
+    let Parsed { id, source, mut metadata, .. } = parsed;
+    let own = id.as_ref().map(|id| digest("ragstone fetched record v1", &[file.as_bytes(), id.as_bytes()]));
+    for (key, said) in [("id", id), ("source", source)] {
+        if let Some(said) = said {
+            metadata.entry(key).or_insert_with(|| said.into());
+        }
+    }
+    Parsed { id: own, source: None, metadata, ..parsed }
 }
 
 /// A document of a file, with no more beside its text than the corpus takes: a file is not refused for what it says of itself.

@@ -16,6 +16,9 @@ use super::parse::{Each, Parsed, check};
 
 /// Addresses of one field that are named.
 const MAX_ADDRESSES: usize = 20;
+/// Letters of a plain text that may be no more than a word to programs that display no HTML; and how many times as many its page has then.
+const LITTLE: usize = 200;
+const MUCH: usize = 10;
 
 /// Reads a message, and what is attached to it. What is wrong with attachments it returns; the others, and the message, were handed out.
 ///
@@ -83,7 +86,7 @@ fn document(message: &Message<'_>) -> Result<Parsed, String> {
     Ok(Parsed::of(message.subject().map(super::body::one_line), body, metadata))
 }
 
-/// What a message says: its plain text, or its HTML where it has no other, or a blank one. Text that nobody sees is left out of that.
+/// What a message says: its plain text, or its HTML where it has no other, or one that says next to nothing. Text that nobody sees is left out of that.
 fn texts(message: &Message<'_>, mut body: Body) -> Result<Body, String> {
     let is_page = is_page(message);
     let ids = if is_page { &message.html_body } else { &message.text_body };
@@ -105,8 +108,8 @@ fn texts(message: &Message<'_>, mut body: Body) -> Result<Body, String> {
     Ok(body)
 }
 
-/// Whether its HTML is to be read: its plain text is blank, as many programs write it beside that. What stands in both, such as the last
-/// lines of a mailing list, tells nothing.
+/// Whether its HTML is to be read: its plain text is blank, as many programs write it beside that, or says little. What stands in both, such as
+/// the last lines of a mailing list, tells nothing.
 fn is_page(message: &Message<'_>) -> bool {
     let says = |id: &usize, is_html: bool| match message.parts.get(*id).map(|part| &part.body) {
         Some(PartType::Text(text)) => !is_html && !text.trim().is_empty(),
@@ -117,7 +120,33 @@ fn is_page(message: &Message<'_>) -> bool {
     let known = |ids: &[usize]| ids.iter().copied().collect::<HashSet<_>>();
     let (texts, pages) = (known(&message.text_body), known(&message.html_body));
     let is_said = texts.iter().any(|id| says(id, false) && !pages.contains(id));
-    !is_said && pages.iter().any(|id| says(id, true) && !texts.contains(id))
+    let has_page = pages.iter().any(|id| says(id, true) && !texts.contains(id));
+    has_page && (!is_said || says_little(message, &texts, &pages))
+}
+
+/// Whether the plain text is a word or two beside all that the HTML says: "Your program cannot show this mail".
+fn says_little(message: &Message<'_>, texts: &HashSet<usize>, pages: &HashSet<usize>) -> bool {
+    let letters = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).count();
+    let mut plain = 0;
+    for id in texts.difference(pages) {
+        if let Some(PartType::Text(text)) = message.parts.get(*id).map(|part| &part.body) {
+            plain += letters(text);
+        }
+    }
+    if plain >= LITTLE {
+        return false;
+    }
+    let mut said = 0;
+    for id in pages.difference(texts) {
+        if let Some(PartType::Html(source)) = message.parts.get(*id).map(|part| &part.body) {
+            let mut page = html::Page::default();
+            // What cannot be read says nothing.
+            if html::append(source, &mut page).is_ok() {
+                said += letters(&page.body.finish().0);
+            }
+        }
+    }
+    said >= plain.max(1) * MUCH
 }
 
 fn addresses(address: &Address<'_>) -> String {

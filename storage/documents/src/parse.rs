@@ -10,8 +10,8 @@ use super::encoding::{self, Decoded};
 use super::metadata::FileMetadata;
 use super::open::MAX_BYTES;
 use super::{
-    Format, RecordFields, columnar, delimited, docx, epub, html, json, mail, markup, mdx, notebook, open_text, pdf,
-    pptx, rtf, sheet, subtitles, xml_text,
+    Format, RecordFields, columnar, delimited, docx, epub, html, invisible, json, mail, markup, mdx, notebook,
+    open_text, pdf, pptx, rtf, sheet, subtitles, xml_text,
 };
 
 /// Title and source stand beside each of a document's passages: long ones would be kept as often.
@@ -89,6 +89,9 @@ pub type Each<'a> = &'a mut dyn FnMut(Parsed) -> Result<(), String>;
 pub fn parse(asked: &Asked, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<String>, String> {
     let Asked { format, fields } = asked;
     let format = *format;
+    // Code stays as it is to the letter.
+    let mut each = |parsed| each(if format == Format::Code { parsed } else { invisible::without(parsed) });
+    let each: Each<'_> = &mut each;
     let mut bounded = |parsed: Parsed| {
         check(&parsed)?;
         each(parsed)?;

@@ -24,11 +24,15 @@ const MAX_SPANNED_BYTES: usize = 200;
 /// Where it is none, or more than one file may be.
 pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     let mut archive = Archive::open(bytes, "PPTX")?;
-    let text =
-        archive.text(PRESENTATION)?.ok_or_else(|| format!("not readable as PPTX: it has no `{PRESENTATION}`"))?;
+    let main = relations::main(&mut archive, PRESENTATION);
+    let text = archive.text(&main)?.ok_or_else(|| format!("not readable as PPTX: it has no `{main}`"))?;
     let metadata = core_properties(&mut archive)?;
-    let parts = relations::of(&mut archive, PRESENTATION)?;
-    let presentation = xml::parse(&text, PRESENTATION)?;
+    let parts = relations::of(&mut archive, &main)?;
+    let presentation = xml::parse(&text, &main)?;
+    // A document of Word is none without slides.
+    if name(presentation.root_element()) != "presentation" {
+        return Err(format!("not readable as PPTX: `{main}` is no presentation"));
+    }
     let slides = presentation.descendants().filter(|node| name(*node) == "sldId");
     let slides: Vec<String> = slides.filter_map(|node| parts.get(relation(node)?)?.path.clone()).collect();
     let (mut body, mut first, mut hidden) = (Body::default(), None, 0);
@@ -224,5 +228,23 @@ mod tests {
             "Slide 1\n\nOrder the pass (https://a.example/7)\n\n| Hall | Ladder |\n| --- | --- |\n| Hall | Winch |"
         );
         assert_eq!(parsed.left_out, ["1 hidden slide"]);
+    }
+
+    #[test]
+    fn the_presentation_is_what_the_archive_names() {
+        let named = r#"<Relationships><Relationship Id="a" Type="x/officeDocument" Target="/ppt/presentation2.xml"/></Relationships>"#;
+        let with = |root: &str| {
+            let main = format!(r#"<p:{root} {HEAD}><p:sldId id="256" r:id="a"/></p:{root}>"#);
+            let slides = r#"<Relationships><Relationship Id="a" Type="x/slide" Target="s1.xml"/></Relationships>"#;
+            let slide = format!("<p:sld {HEAD}>{}</p:sld>", shape("<a:p><a:r><a:t>Seven herons.</a:t></a:r></a:p>"));
+            read(&zipped(&[
+                ("_rels/.rels", named),
+                ("ppt/presentation2.xml", &main),
+                ("ppt/_rels/presentation2.xml.rels", slides),
+                ("ppt/s1.xml", &slide),
+            ]))
+        };
+        assert_eq!(with("presentation").unwrap().text, "Slide 1\n\nSeven herons.");
+        assert!(with("document").unwrap_err().contains("no presentation"));
     }
 }

@@ -6,7 +6,7 @@ mod grid;
 use std::collections::HashSet;
 use std::io::Cursor;
 
-use calamine::{Data, Dimensions, ExcelDateTime, Ods, Reader, SheetVisible, Xls, Xlsb, Xlsx};
+use calamine::{Data, Dimensions, ExcelDateTime, Ods, Reader, SheetType, SheetVisible, Xls, Xlsb, Xlsx};
 
 use self::grid::Grid;
 use super::address;
@@ -50,6 +50,7 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     }
     let mut left_out = LeftOut::default();
     left_out.names("hidden sheet", "hidden sheets", &sheets.hidden);
+    left_out.names("a sheet that cannot be read:", "sheets that cannot be read:", &sheets.unread);
     Ok(Parsed { left_out: left_out.into_notes(), ..Parsed::of(xml::own_title(&metadata), sheets.body, metadata) })
 }
 
@@ -63,6 +64,8 @@ struct Sheets {
     cells: usize,
     /// Names of those that were left out and are not empty.
     hidden: Vec<String>,
+    /// Names of those that are damaged or missing.
+    unread: Vec<String>,
 }
 
 impl Sheets {
@@ -91,14 +94,21 @@ impl Sheets {
     /// Cell by cell: one far off makes the sheet no larger.
     fn xlsx(&mut self, bytes: &[u8], has_links: bool) -> Result<(), String> {
         let mut book: Xlsx<_> = Xlsx::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?;
+        let others = book.sheets_metadata().iter().filter(|sheet| sheet.typ != SheetType::WorkSheet);
+        let others: HashSet<String> = others.map(|sheet| sheet.name.clone()).collect();
         for (name, is_hidden) in sheets(&book) {
             if is_hidden {
                 self.hidden.push(name);
                 continue;
             }
             let mut grid = Grid::default();
-            // A sheet of charts has none.
-            let Ok(mut reader) = book.worksheet_cells_reader(&name) else { continue };
+            let Ok(mut reader) = book.worksheet_cells_reader(&name) else {
+                // A sheet of charts has no cells.
+                if !others.contains(&name) {
+                    self.unread.push(name);
+                }
+                continue;
+            };
             while let Some(cell) = reader.next_cell().map_err(|error| unreadable(&error))? {
                 let (row, column) = cell.get_position();
                 self.take(&mut grid, row, column, &Data::from(cell.get_value().clone()))?;
@@ -181,5 +191,38 @@ fn dated(date: &ExcelDateTime) -> String {
         (true, _) => time,
         (false, true) => day,
         (false, false) => format!("{day} {time}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::zipped;
+
+    #[test]
+    fn sheets_that_cannot_be_read_are_told() {
+        let sheets = [("Works", "worksheet"), ("Chart", "chartsheet"), ("Broken", "worksheet"), ("Gone", "worksheet")];
+        let (mut listed, mut relations) = (String::new(), String::new());
+        for (at, (name, kind)) in sheets.iter().enumerate() {
+            listed += &format!(r#"<sheet name="{name}" sheetId="{}" r:id="r{at}"/>"#, at + 1);
+            relations += &format!(
+                r#"<Relationship Id="r{at}" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}" Target="{kind}s/{name}.xml"/>"#
+            );
+        }
+        let main = "xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\"";
+        let office = "xmlns:r=\"http://schemas.openxmlformats.org/officeDocument/2006/relationships\"";
+        let cell = r#"<sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>Granite</t></is></c></row></sheetData>"#;
+        let package = r#"<Relationships><Relationship Id="a" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument" Target="xl/workbook.xml"/></Relationships>"#;
+        let file = zipped(&[
+            ("_rels/.rels", package),
+            ("xl/workbook.xml", &format!("<workbook {main} {office}><sheets>{listed}</sheets></workbook>")),
+            ("xl/_rels/workbook.xml.rels", &format!("<Relationships>{relations}</Relationships>")),
+            ("xl/worksheets/Works.xml", &format!("<worksheet {main}>{cell}</worksheet>")),
+            ("xl/chartsheets/Chart.xml", &format!("<chartsheet {main}><sheetPr/></chartsheet>")),
+            ("xl/worksheets/Broken.xml", &format!("<worksheet {main}><sheetPr></sheetPr></worksheet>")),
+        ]);
+        let parsed = read(&file).unwrap();
+        assert_eq!(parsed.text, "Works\n\nGranite");
+        assert_eq!(parsed.left_out, ["sheets that cannot be read: `Broken`, `Gone`"]);
     }
 }

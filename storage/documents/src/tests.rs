@@ -157,6 +157,87 @@ fn a_number_is_an_id_and_other_types_are_errors() {
     assert!(why("a.jsonl", b"[1]").contains("line 1"));
 }
 
+/// What comes of files of these names and contents, read one after another, and why not all of each.
+fn read_all(files: &[(&str, &str)], fields: RecordFields) -> (Vec<Document>, Vec<Option<String>>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut reader = Reader::new(Here).with_fields(fields);
+    let (mut documents, mut told) = (Vec::new(), Vec::new());
+    for (name, content) in files {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).expect("written");
+        let read = reader.read(&FoundFile { path, within: None, bytes: 0, source: None }, &mut |document| {
+            documents.push(document);
+            true
+        });
+        told.push(match read {
+            Ok(()) => None,
+            Err(Unread::Skipped(why)) => Some(why),
+            Err(other) => panic!("{other:?}"),
+        });
+    }
+    (documents, told)
+}
+
+#[test]
+fn files_whose_records_have_the_same_short_ids_are_told() {
+    let lines = "{\"id\":0,\"text\":\"one\"}\n{\"id\":1,\"text\":\"two\"}\n";
+    let files = [("train.jsonl", lines), ("test.jsonl", lines), ("other.json", "[{\"id\":7,\"text\":\"three\"}]")];
+    let (documents, told) = read_all(&files, RecordFields::default());
+    assert_eq!((documents.len(), &told[0], &told[2]), (5, &None, &None));
+    let why = told[1].as_deref().expect("told");
+    assert!(why.starts_with("2 of its records") && why.contains("train.jsonl") && why.contains("--id-field"), "{why}");
+    // Beside what is wrong with other records.
+    let (_, told) = read_all(&[files[0], ("bad.jsonl", "{\"id\":0,\"text\":\"one\"}\n{")], RecordFields::default());
+    let why = told[1].as_deref().expect("told");
+    assert!(why.starts_with("line 2: ") && why.contains("1 of its records"), "{why}");
+    // Whoever names the field wants it so.
+    let fields = RecordFields { id: Some("id".into()), ..RecordFields::default() };
+    assert!(read_all(&files, fields).1.iter().all(Option::is_none));
+}
+
+#[test]
+fn what_was_fetched_is_nobody_elses_document() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("copy.json");
+    let bank = "https://bank.example/fees";
+    let id = digest("ragstone document source v1", &[bank.as_bytes()]);
+    let record = format!(r#"{{"id":"{id}","source":"{bank}","title":"Fees","text":"Transfers are free."}}"#);
+    let records = format!(r#"[{record},{{"text":"two"}}]"#);
+    std::fs::write(&path, records).expect("written");
+    let read = |source: Option<&str>| {
+        let mut documents = Vec::new();
+        let file = FoundFile { path: path.clone(), within: None, bytes: 0, source: source.map(Into::into) };
+        let read = Reader::new(Here).read(&file, &mut |document| {
+            documents.push(document);
+            true
+        });
+        read.expect("read");
+        documents
+    };
+    let fetched = read(Some("https://other.example/data.json"));
+    let [first, second] = &fetched[..] else { panic!("two documents") };
+    assert_eq!(first.source.as_deref(), Some("https://other.example/data.json#0"));
+    assert_eq!(second.source.as_deref(), Some("https://other.example/data.json#1"));
+    assert_eq!((&first.metadata["id"], &first.metadata["source"]), (&id.as_str().into(), &bank.into()));
+    let own = first.identity().expect("an id");
+    assert!(own != id && own != second.identity().expect("an id"));
+    // The same record of another site is another document, and that of the same file is the same.
+    assert_ne!(read(Some("https://third.example/data.json"))[0].identity().expect("an id"), own);
+    assert_eq!(read(Some("https://other.example/data.json"))[0].identity().expect("an id"), own);
+    // A file of the owner's own says what it wishes.
+    let mine = read(None);
+    assert_eq!((mine[0].identity().expect("an id"), mine[0].source.as_deref()), (id.clone(), Some(bank)));
+}
+
+#[test]
+fn soft_hyphens_part_no_words() {
+    let (title, text) =
+        one("a.html", "<title>Donau&shy;dampf</title><h2>Das Schiff</h2><p>Donau&shy;dampf&#x200b;schiff");
+    assert_eq!((title.as_str(), text.as_str()), ("Donaudampf", "Das Schiff\n\nDonaudampfschiff"));
+    assert_eq!(one("a.txt", "Donau\u{ad}dampf").1, "Donaudampf");
+    assert_eq!(one("a.rs", "let s = \"a\u{ad}b\";").1, "let s = \"a\u{ad}b\";");
+}
+
 #[test]
 fn json_lines_keep_ids_and_other_fields() {
     let documents =

@@ -49,6 +49,15 @@ pub enum Answer {
     },
     /// It cannot be had now, or not by us; why.
     Not(String),
+    /// Its server wants to be left alone for longer than anybody waits; what it said.
+    Later(String),
+}
+
+impl Answer {
+    /// Whether the server refuses the page for good, by why it cannot be had. One that is asked too often (429) does not.
+    pub fn is_refusal(why: &str) -> bool {
+        why.starts_with("HTTP 4") && !why.starts_with("HTTP 429")
+    }
 }
 
 /// A page, or a file.
@@ -69,7 +78,15 @@ impl Page {
     /// # Errors
     /// Why it could not be read whole.
     pub async fn bytes(self) -> std::result::Result<Vec<u8>, String> {
-        read(self.response, MAX_FILE_BYTES).await
+        self.bytes_up_to(MAX_FILE_BYTES).await
+    }
+
+    /// As [`bytes`](Self::bytes), of what has so many at most.
+    ///
+    /// # Errors
+    /// As [`bytes`](Self::bytes).
+    pub async fn bytes_up_to(self, most: u64) -> std::result::Result<Vec<u8>, String> {
+        read(self.response, most).await
     }
 }
 
@@ -134,8 +151,8 @@ impl Client {
                 }
                 Answer::Gone | Answer::Unchanged => Ok(Robots::none()),
                 // Whoever may not even see the rules is bound by none.
-                Answer::Not(why) if why.starts_with("HTTP 4") => Ok(Robots::none()),
-                Answer::Not(why) => Err(format!("its robots.txt cannot be had: {why}")),
+                Answer::Not(why) if Answer::is_refusal(&why) => Ok(Robots::none()),
+                Answer::Not(why) | Answer::Later(why) => Err(format!("its robots.txt cannot be had: {why}")),
             };
         }
         Ok(Robots::none())
@@ -152,6 +169,9 @@ impl Client {
             self.wait_for_turn().await;
             let asked = tokio::time::timeout(PATIENCE, self.send(page, known)).await;
             self.last = Some(Stopwatch::start());
+            if let Some(why) = asked.as_ref().ok().and_then(|asked| too_long(asked.as_ref().ok()?)) {
+                return Ok(Answer::Later(why));
+            }
             let is_last = turn == MOST_TRIES;
             let (why, told) = match asked {
                 Ok(Ok(response)) if !is_last && is_passing(response.status()) => {
@@ -269,6 +289,13 @@ fn answer(page: &Url, response: Response) -> std::result::Result<Answer, String>
 /// Whether it may be better in a moment.
 fn is_passing(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
+}
+
+/// What a server said that wants to be asked again after a longer time than anybody waits: sooner it would only say so again.
+fn too_long(response: &Response) -> Option<String> {
+    let status = response.status();
+    let wait = retry_after(response.headers()).filter(|wait| is_passing(status) && *wait > LONGEST_WAIT)?;
+    Some(format!("HTTP {status}, to be asked again in {} s", wait.as_secs()))
 }
 
 /// In how many seconds to come again; a date is not looked at.

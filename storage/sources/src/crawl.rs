@@ -1,20 +1,20 @@
 //! Fetches the pages of a site: what its first page leads to, what its lists name, and what is stored of it.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use chrono::DateTime;
-use encoding_rs::Encoding;
-use ragstone_documents::{Links, is_read, robots};
+use ragstone_documents::{Links, robots};
 use url::Url;
 
 use super::client::{Answer, Client, Page};
 use super::frontier::Frontier;
 use super::keep::keep;
 use super::memory;
+use super::pages::{in_utf_8, is_same_place};
 use super::robots::Robots;
-use super::scope::is_file;
+use super::scope::{is_file, is_unread};
 use super::site::Site;
 use super::{Fetched, FetchedFile, Progress, Wanted, feed, name};
 use ragstone_env::Result;
@@ -25,7 +25,7 @@ const LEAST_ASKED: usize = 100;
 /// A site that fails so often in a row is left alone: each is tried several times.
 const MOST_FAILED: usize = 5;
 /// Links that are noted of a page.
-const MOST_NOTED: usize = 200;
+const MOST_NOTED: usize = 1000;
 /// Endings of what may be in an encoding that its server alone knows.
 const TEXTS: [&str; 5] = ["html", "txt", "md", "csv", "tsv"];
 /// Of all files of a site.
@@ -34,8 +34,6 @@ const MOST_BYTES: u64 = 4 << 30;
 const MOST_LINKED_BYTES: usize = 8 << 20;
 /// Lists of a site's pages that are read.
 const MOST_SITEMAPS: usize = 16;
-/// Endings of pages that programs write.
-const PROGRAMS: [&str; 9] = ["asp", "aspx", "cgi", "do", "jsp", "jsf", "php", "phtml", "shtml"];
 
 /// A fetch on its way.
 pub struct Crawl<'a, 'w> {
@@ -51,10 +49,18 @@ pub struct Crawl<'a, 'w> {
     /// Addresses that were asked for, and of the last ones those that could not be had.
     asked: usize,
     failed: usize,
+    /// Pages among them.
+    visited: HashSet<String>,
+    /// What the site's server said that wants to be left alone.
+    later: Option<String>,
+    /// As much is fetched as is wanted: pages are only asked whether they are there.
+    only_looks: bool,
     bytes: u64,
     fetched: Fetched,
     /// Pages as they are now.
-    noted: std::collections::BTreeMap<String, memory::Page>,
+    noted: BTreeMap<String, memory::Page>,
+    /// Addresses that they lead to, each once in memory.
+    links: HashSet<Arc<str>>,
 }
 
 impl<'a, 'w> Crawl<'a, 'w> {
@@ -63,7 +69,7 @@ impl<'a, 'w> Crawl<'a, 'w> {
         let Site { client, robots, scope, first } = site;
         let start = first.url.clone();
         let frontier = Frontier::new(scope.clone(), wanted.bounds.depth);
-        let (fetched, noted, others) = Default::default();
+        let (fetched, noted, others, links) = Default::default();
         let mut crawl = Self {
             client,
             robots,
@@ -75,9 +81,13 @@ impl<'a, 'w> Crawl<'a, 'w> {
             is_feed: false,
             asked: 0,
             failed: 0,
+            visited: HashSet::from([start.to_string()]),
+            later: None,
+            only_looks: false,
             bytes: 0,
             fetched,
             noted,
+            links,
         };
         crawl.frontier.note(&start);
         crawl.take(first, 0, true).await?;
@@ -86,8 +96,11 @@ impl<'a, 'w> Crawl<'a, 'w> {
         }
         let is_whole = crawl.visit_all(&start).await?;
         // What lies further than somebody wanted to look stays as it is.
-        if is_whole && !crawl.is_feed && crawl.wanted.bounds.depth.is_none() {
-            crawl.look_for_stored(&start).await?;
+        if !crawl.is_feed && crawl.wanted.bounds.depth.is_none() {
+            if is_whole {
+                crawl.look_for_stored(&start).await?;
+            }
+            crawl.look_for_gone().await?;
         }
         // One that came under this address is there, whatever another address of it said.
         crawl.fetched.gone.retain(|page| !crawl.noted.contains_key(page));
@@ -106,23 +119,39 @@ impl<'a, 'w> Crawl<'a, 'w> {
         Ok(true)
     }
 
-    /// Whether as much is fetched as is wanted.
+    /// Whether no more is fetched, which is told.
     fn is_over(&mut self, start: &Url) -> bool {
-        let pages = self.wanted.bounds.pages;
-        let most_asked = pages.saturating_mul(ASKED_PER_PAGE).max(LEAST_ASKED);
-        let why = if self.failed >= MOST_FAILED {
-            format!("{MOST_FAILED} pages in a row could not be had; the others were not asked for")
-        } else if self.asked >= most_asked {
-            format!("{most_asked} addresses were asked for, most of them no pages; --pages N asks for more")
-        } else if self.fetched.files.len() + self.fetched.unchanged >= pages {
-            format!("the first {pages} pages were taken; --pages N takes more")
-        } else if self.bytes >= MOST_BYTES {
-            format!("the first {} GiB were taken; name its folders one by one", MOST_BYTES >> 30)
-        } else {
-            return false;
-        };
+        let enough = self.enough();
+        let Some(why) = self.stopped().or_else(|| enough.clone()) else { return false };
+        self.only_looks = enough.is_some();
         self.fetched.left_out.push((start.to_string(), why));
         true
+    }
+
+    /// Why the site is not asked for any more.
+    fn stopped(&self) -> Option<String> {
+        let most_asked = self.wanted.bounds.pages.saturating_mul(ASKED_PER_PAGE).max(LEAST_ASKED);
+        if let Some(said) = &self.later {
+            Some(format!("its server wants to be left alone ({said}); the others were not asked for: try again then"))
+        } else if self.failed >= MOST_FAILED {
+            Some(format!("{MOST_FAILED} pages in a row could not be had; the others were not asked for"))
+        } else if self.asked >= most_asked {
+            Some(format!("{most_asked} addresses were asked for, most of them no pages; --pages N asks for more"))
+        } else {
+            None
+        }
+    }
+
+    /// Why no more is taken, where as much is fetched as is wanted.
+    fn enough(&self) -> Option<String> {
+        let pages = self.wanted.bounds.pages;
+        if self.fetched.files.len() + self.fetched.unchanged >= pages {
+            Some(format!("the first {pages} pages were taken; --pages N takes more"))
+        } else if self.bytes >= MOST_BYTES {
+            Some(format!("the first {} GiB were taken; name its folders one by one", MOST_BYTES >> 30))
+        } else {
+            None
+        }
     }
 
     /// Asks for what is stored and was not come upon: a page to which nothing leads is there all the same.
@@ -142,6 +171,23 @@ impl<'a, 'w> Crawl<'a, 'w> {
         self.visit_all(start).await.map(|_| ())
     }
 
+    /// Where enough is fetched, asks for the stored pages that nobody came to: whether they are there says only their server.
+    async fn look_for_gone(&mut self) -> Result<()> {
+        if !self.only_looks {
+            return Ok(());
+        }
+        let mut rest: Vec<String> =
+            self.wanted.stored.iter().filter(|page| !self.visited.contains(*page)).cloned().collect();
+        rest.sort();
+        for page in rest.iter().filter_map(|page| Url::parse(page).ok()) {
+            if self.stopped().is_some() {
+                break;
+            }
+            self.visit(page, 0).await?;
+        }
+        Ok(())
+    }
+
     async fn visit(&mut self, page: Url, links: u32) -> Result<()> {
         let address = page.to_string();
         if self.noted.contains_key(&address) {
@@ -149,6 +195,7 @@ impl<'a, 'w> Crawl<'a, 'w> {
             return Ok(());
         }
         self.asked += 1;
+        self.visited.insert(address.clone());
         match self.may_ask(&page).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
@@ -159,20 +206,25 @@ impl<'a, 'w> Crawl<'a, 'w> {
             }
         }
         let is_stored = self.wanted.stored.contains(&address);
-        let known = self.wanted.memory.pages.get(&address).filter(|_| is_stored).cloned();
+        // Of one with links that are not noted, these are looked for again.
+        let is_known = |known: &&memory::Page| is_stored && (self.only_looks || !known.are_links_cut);
+        let known = self.wanted.memory.pages.get(&address).filter(is_known).cloned();
         let answer = self.client.ask(&page, known.as_ref()).await;
         let is_failed = match &answer {
-            Ok(Answer::Not(why)) => !why.starts_with("HTTP 4"),
+            Ok(Answer::Not(why)) => !Answer::is_refusal(why),
+            Ok(Answer::Later(_)) | Err(_) => true,
             Ok(_) => false,
-            Err(_) => true,
         };
         self.failed = if is_failed { self.failed + 1 } else { 0 };
         match answer {
+            // It is there; what it says comes when there is room for it.
+            Ok(Answer::Page(_)) if self.only_looks => {}
             Ok(Answer::Page(page)) => self.take(*page, links, false).await?,
             Ok(Answer::Unchanged) => {
                 self.fetched.unchanged += 1;
                 let known = known.unwrap_or_default();
                 self.follow(known.links.iter().filter_map(|link| Url::parse(link).ok()), links);
+                self.links.extend(known.links.iter().cloned());
                 self.noted.insert(address, known);
             }
             Ok(Answer::Gone) if is_stored => {
@@ -190,10 +242,21 @@ impl<'a, 'w> Crawl<'a, 'w> {
                     self.frontier.offer(to, links);
                 }
             }
+            Ok(Answer::Later(why)) => self.leave_alone(&page, why),
             Ok(Answer::Not(why)) | Err(why) => self.fetched.left_out.push((address, why)),
         }
         self.tell();
         Ok(())
+    }
+
+    /// Asks no more of a page's host, which said so.
+    fn leave_alone(&mut self, page: &Url, why: String) {
+        if self.scope.is_of_host(page) {
+            self.later = Some(why.clone());
+        } else {
+            self.others.insert(page.origin().ascii_serialization(), None);
+        }
+        self.fetched.left_out.push((page.to_string(), why));
     }
 
     fn tell(&mut self) {
@@ -247,12 +310,12 @@ impl<'a, 'w> Crawl<'a, 'w> {
                 is_followed &= read.is_followed;
                 if is_followed {
                     self.follow(found.iter().cloned(), links);
-                    known.links = self.worth_noting(found);
+                    (known.links, known.are_links_cut) = self.worth_noting(found);
                 }
                 let Some(own) = self.own_address(&url, &read, &known) else { return Ok(()) };
                 source = own;
             }
-        } else if is_first && let Some(entries) = feed::entries(&bytes, &url) {
+        } else if is_first && let Some(entries) = entries_of(&bytes, &url).await {
             self.is_feed = true;
             entries.into_iter().for_each(|entry| self.frontier.take(entry, 1));
             return Ok(());
@@ -274,16 +337,22 @@ impl<'a, 'w> Crawl<'a, 'w> {
         Ok(())
     }
 
-    /// Of a page's links those by which it is followed where it did not change, each once.
-    fn worth_noting(&self, found: Vec<Url>) -> Vec<String> {
-        let mut noted: Vec<String> = Vec::new();
+    /// Of a page's links those by which it is followed where it did not change, each once; and whether there are more.
+    fn worth_noting(&mut self, found: Vec<Url>) -> (Vec<Arc<str>>, bool) {
+        let (mut noted, mut known) = (Vec::new(), HashSet::new());
         for mut link in found.into_iter().filter(|link| self.scope.has(link)) {
             link.set_fragment(None);
-            if noted.len() < MOST_NOTED && !noted.iter().any(|other| other == link.as_str()) {
-                noted.push(link.into());
+            if !known.insert(link.to_string()) {
+                continue;
             }
+            if noted.len() >= MOST_NOTED {
+                return (noted, true);
+            }
+            let link: Arc<str> = self.links.get(link.as_str()).cloned().unwrap_or_else(|| link.as_str().into());
+            self.links.insert(link.clone());
+            noted.push(link);
         }
-        noted
+        (noted, false)
     }
 
     /// The links of a page, as addresses.
@@ -327,10 +396,7 @@ impl<'a, 'w> Crawl<'a, 'w> {
         }
         for link in found {
             let name = link.path_segments().and_then(|mut names| names.next_back()).unwrap_or_default();
-            let ending = Path::new(name).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-            let is_unread =
-                is_file(name) && !is_read(Path::new(name)) && !PROGRAMS.contains(&&*ending.to_ascii_lowercase());
-            if !is_unread {
+            if !is_unread(name) {
                 self.frontier.offer(link, links + 1);
             } else if self.scope.has(&link) && self.frontier.note(&link) {
                 self.leave(&link, None);
@@ -351,78 +417,32 @@ impl<'a, 'w> Crawl<'a, 'w> {
 
     /// Takes the pages that the site's lists name.
     async fn read_sitemaps(&mut self) {
-        let mut lists: std::collections::VecDeque<Url> = self.robots.sitemaps().into();
+        let mut lists: VecDeque<Url> = self.robots.sitemaps().into();
         let mut read = 0;
         while let Some(list) = lists.pop_front().filter(|_| read < MOST_SITEMAPS) {
             read += 1;
             if !self.scope.is_of_host(&list) {
                 continue;
             }
-            let Ok(Answer::Page(page)) = self.client.ask(&list, None).await else { continue };
-            let Ok(bytes) = page.bytes().await else { continue };
-            let found = feed::sitemap(&bytes);
+            let page = match self.client.ask(&list, None).await {
+                Ok(Answer::Page(page)) => page,
+                // Its pages are not asked for, either.
+                Ok(Answer::Later(why)) => return self.leave_alone(&list, why),
+                _ => continue,
+            };
+            let Ok(bytes) = page.bytes_up_to(feed::MOST_BYTES).await else { continue };
+            let Ok(found) = tokio::task::spawn_blocking(move || feed::sitemap(&bytes)).await else { continue };
             lists.extend(found.sitemaps);
             found.pages.into_iter().for_each(|page| self.frontier.offer(page, 1));
         }
     }
 }
 
-/// Whether two addresses differ in nothing but what stands behind the `?`, and how a folder's own page is named.
-fn is_same_place(one: &Url, other: &Url) -> bool {
-    let place = |url: &Url| {
-        let path = url.path().trim_end_matches('/').to_ascii_lowercase();
-        let path = path.strip_suffix(".html").or_else(|| path.strip_suffix(".htm")).unwrap_or(&path);
-        path.strip_suffix("/index").unwrap_or(path).to_owned()
-    };
-    place(one) == place(other)
-}
-
-/// A text that its server says is in an old encoding, and that does not say so itself.
-fn in_utf_8(bytes: Vec<u8>, media: Option<&str>) -> Vec<u8> {
-    let charset = media.and_then(|media| {
-        let mut parameters = media.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
-        parameters
-            .find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))
-            .map(|(_, value)| value.trim_matches([' ', '"']))
-    });
-    let encoding = charset.and_then(|charset| Encoding::for_label(charset.as_bytes()));
-    match encoding.filter(|encoding| *encoding != encoding_rs::UTF_8 && std::str::from_utf8(&bytes).is_err()) {
-        Some(encoding) => match encoding.decode_without_bom_handling_and_without_replacement(&bytes) {
-            Some(text) => text.into_owned().into_bytes(),
-            None => bytes,
-        },
-        None => bytes,
+/// The pages of a feed's entries, if that is what a page is.
+async fn entries_of(page: &[u8], url: &Url) -> Option<Vec<Url>> {
+    if page.len() as u64 > feed::MOST_BYTES {
+        return None;
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_one_page_are_known() {
-        let is_same = |one: &str, other: &str| {
-            let url = |path: &str| Url::parse("https://a.example/").unwrap().join(path).unwrap();
-            is_same_place(&url(one), &url(other))
-        };
-        assert!(
-            is_same("/a?x=1", "/a")
-                && is_same("/a/", "/A")
-                && is_same("/a/index.html", "/a")
-                && is_same("/a.htm", "/a/")
-        );
-        assert!(!is_same("/a", "/") && !is_same("/a/b", "/a"));
-    }
-
-    #[test]
-    fn a_text_in_an_old_encoding_is_made_utf_8_where_its_server_says_so() {
-        let latin = b"Jos\xe9".to_vec();
-        assert_eq!(in_utf_8(latin.clone(), Some("text/plain; charset=\"windows-1252\"")), "José".as_bytes());
-        assert_eq!(in_utf_8(latin.clone(), Some("text/plain")), latin);
-        assert_eq!(
-            in_utf_8("José".into(), Some("text/plain; Charset=latin1")),
-            "José".as_bytes(),
-            "it is that already"
-        );
-    }
+    let (page, url) = (page.to_owned(), url.clone());
+    tokio::task::spawn_blocking(move || feed::entries(&page, &url)).await.ok()?
 }

@@ -25,11 +25,13 @@ mod frontier;
 mod keep;
 mod memory;
 mod name;
+mod pages;
 pub mod private;
 mod repository;
 mod robots;
 mod scope;
 mod site;
+mod tags;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -1,15 +1,17 @@
 //! A Git repository, as its newest commit has it. `git` itself fetches it, with whatever keys its user has.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use ragstone_documents::find_files;
+use ragstone_documents::{FoundFile, find_files};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::{Fetched, FetchedFile, Wanted, refused, unreachable};
+use super::{Fetched, FetchedFile, Memory, Wanted, memory, refused, unreachable};
 use ragstone_env::{Error, Result};
 
 /// A clone that takes longer has broken off.
@@ -18,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 const MOST_SAID: u64 = 1 << 20;
 /// Of that, for people.
 const MAX_REASON_CHARS: usize = 300;
+/// What stands in the place of a file that Git LFS keeps begins so, and is no larger.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+const MAX_POINTER_BYTES: u64 = 1024;
 
 /// One that was named.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +74,8 @@ impl Repository {
 
     pub(super) async fn fetch(&self, wanted: Wanted<'_>) -> Result<Fetched> {
         let commit = self.newest().await?;
-        if !wanted.stored.is_empty() && wanted.memory.commit.as_ref() == Some(&commit) {
-            return Ok(Fetched { unchanged: wanted.stored.len(), ..Fetched::default() });
+        if let Some(known) = known(wanted.memory, &commit, &wanted.stored) {
+            return Ok(known);
         }
         let folder = wanted.folder.join("files");
         let mut arguments = vec!["clone", "--quiet", "--depth=1", "--no-tags", "--single-branch"];
@@ -79,11 +84,13 @@ impl Repository {
         self.git(&arguments, Some(&folder)).await?;
         let walked = folder.clone();
         let walk = tokio::task::spawn_blocking(move || {
-            let found = find_files(&[walked])?;
+            let mut found = find_files(&[walked])?;
+            let (pointers, files) = std::mem::take(&mut found.files).into_iter().partition(is_pointer);
+            found.files = files;
             found.files.iter().for_each(|file| forget_time(&file.path));
-            Ok::<_, Error>(found)
+            Ok::<(_, Vec<FoundFile>), Error>((found, pointers))
         });
-        let found = walk.await.map_err(|error| Error::internal(error.to_string()))??;
+        let (found, pointers) = walk.await.map_err(|error| Error::internal(error.to_string()))??;
         let source = |path: &Path| {
             let within = path.strip_prefix(&folder).unwrap_or(path);
             let parts: Vec<_> = within.iter().map(|part| ragstone_documents::shown(part.as_ref())).collect();
@@ -99,10 +106,16 @@ impl Repository {
         for file in &files {
             gone.remove(&file.source);
         }
-        let left_out: Vec<_> = found.unreadable.iter().map(|(path, why)| (source(path), why.clone())).collect();
+        let mut left_out: Vec<_> = found.unreadable.iter().map(|(path, why)| (source(path), why.clone())).collect();
+        left_out.extend(pointers.iter().map(|file| {
+            let why = "kept in Git LFS, which is not fetched; clone the repository with git lfs, and ingest the file";
+            (source(&file.path), why.to_owned())
+        }));
         for (file, _) in &left_out {
             gone.remove(file);
         }
+        let there = files.iter().map(|file| &file.source).chain(left_out.iter().map(|(file, _)| file));
+        wanted.memory.pages = there.map(|file| (file.clone(), memory::Page::default())).collect();
         wanted.memory.commit = Some(commit);
         Ok(Fetched { files, unchanged: 0, gone, left_out, left_alone: found.left_alone })
     }
@@ -159,6 +172,24 @@ impl Repository {
     }
 }
 
+/// What comes of a repository whose newest commit is the one that was fetched last. What it no longer has is gone each time: at the first
+/// nobody may have wanted it removed.
+fn known(memory: &Memory, commit: &str, stored: &HashSet<String>) -> Option<Fetched> {
+    if stored.is_empty() || memory.pages.is_empty() || memory.commit.as_deref() != Some(commit) {
+        return None;
+    }
+    let gone: HashSet<String> = stored.iter().filter(|file| !memory.pages.contains_key(*file)).cloned().collect();
+    Some(Fetched { unchanged: stored.len() - gone.len(), gone, ..Fetched::default() })
+}
+
+/// Whether a file only says where Git LFS keeps it.
+fn is_pointer(file: &FoundFile) -> bool {
+    let mut begin = [0; POINTER.len()];
+    file.bytes < MAX_POINTER_BYTES
+        && std::fs::File::open(&file.path).and_then(|mut file| file.read_exact(&mut begin)).is_ok()
+        && begin == POINTER
+}
+
 /// A clone's files are as old as the clone: with that time all documents would be others after each commit.
 fn forget_time(file: &Path) {
     let opened = std::fs::File::options().write(true).open(file);
@@ -204,6 +235,33 @@ fn base(page: &str, reference: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_known_commit_has_not_is_gone_each_time() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<String>>();
+        let page = |name: &str| (name.to_owned(), memory::Page::default());
+        let pages = ["a", "empty"].map(page).into_iter().collect();
+        let mut memory = Memory { commit: Some("c".into()), pages, ..Memory::default() };
+        let fetched = known(&memory, "c", &names(&["a", "b"])).unwrap();
+        assert_eq!((fetched.unchanged, fetched.gone), (1, names(&["b"])));
+        assert!(known(&memory, "d", &names(&["a"])).is_none() && known(&memory, "c", &names(&[])).is_none());
+        // As it was noted before the files were: nothing is known to be gone.
+        memory.pages.clear();
+        assert!(known(&memory, "c", &names(&["a"])).is_none());
+    }
+
+    #[test]
+    fn what_git_lfs_keeps_is_known_by_what_stands_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let is = |text: &str| {
+            let path = folder.path().join("x.csv");
+            std::fs::write(&path, text).unwrap();
+            is_pointer(&FoundFile { path, within: None, bytes: text.len() as u64, source: None })
+        };
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 132735\n";
+        assert!(is(pointer));
+        assert!(!is("") && !is("version,size\n1,2\n") && !is(&format!("{pointer}{}", "x".repeat(1024))));
+    }
 
     #[test]
     fn repositories_are_named_in_many_ways() {

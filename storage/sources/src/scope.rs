@@ -2,12 +2,23 @@
 
 use std::path::Path;
 
+use ragstone_documents::is_read;
 use url::Url;
 
 use super::client::is_plain;
 
-/// The longest ending of a file's name.
-const MAX_ENDING: usize = 5;
+/// Endings of pages that programs write.
+const PROGRAMS: [&str; 9] = ["asp", "aspx", "cgi", "do", "jsp", "jsf", "php", "phtml", "shtml"];
+/// Endings of files that are not read: pictures, sound, films, archives, programs, fonts, data. None that a name of a page may well end in
+/// (`open.ai`, `array.map`): such a one costs one request.
+const UNREAD: &[&str] = &[
+    "7z", "aac", "apk", "avi", "avif", "azw", "azw3", "bak", "bin", "bmp", "bz2", "crx", "dat", "deb", "dll", "dmg",
+    "dwg", "dxf", "eot", "eps", "exe", "flac", "flv", "gif", "gz", "h5", "heic", "ico", "ics", "img", "iso", "jar",
+    "jfif", "jpeg", "jpg", "m4a", "m4v", "mdb", "mkv", "mobi", "mov", "mp3", "mp4", "mpeg", "mpg", "msg", "msi", "npy",
+    "npz", "nupkg", "odg", "oga", "ogg", "ogv", "onnx", "opus", "otf", "png", "ppt", "pps", "psd", "pyc", "rar", "rpm",
+    "sqlite", "svg", "svgz", "swf", "tar", "tgz", "tif", "tiff", "torrent", "ttf", "vcf", "war", "wasm", "wav", "webm",
+    "webp", "whl", "wmv", "woff", "woff2", "xpi", "xz", "zip", "zst",
+];
 
 /// A part of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +67,16 @@ fn port(page: &Url) -> u16 {
     }
 }
 
-/// Whether a name is that of a file, by its ending; `1.2` is a version.
+/// Whether a name is that of a file, by its ending. Only what is known is one: `11.x` is a version, and `asp.net` and `yaml.v3` are names.
 pub fn is_file(name: &str) -> bool {
-    let ending = Path::new(name).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    (1..=MAX_ENDING).contains(&ending.len())
-        && ending.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        && ending.bytes().any(|byte| byte.is_ascii_alphabetic())
+    let Some(ending) = Path::new(name).extension() else { return false };
+    is_read(Path::new(name)) || is_unread(name) || PROGRAMS.iter().any(|program| ending.eq_ignore_ascii_case(program))
+}
+
+/// Whether a name is that of a file of no kind that is read, so that it need not be asked for.
+pub fn is_unread(name: &str) -> bool {
+    let ending = Path::new(name).extension();
+    ending.is_some_and(|ending| UNREAD.iter().any(|unread| ending.eq_ignore_ascii_case(unread)))
 }
 
 #[cfg(test)]
@@ -86,6 +101,18 @@ mod tests {
             has("https://a.example/v/1.2", "https://a.example/v/1.2/x")
                 && !has("https://a.example/v/1.2", "https://a.example/v/1.3/x")
         );
+        // Names with a full stop are no files.
+        for page in ["docs/11.x", "docs/v2.x", "api/system.io", "wiki/ASP.NET", "gopkg.in/yaml.v3", "@john.doe"] {
+            let start = format!("https://a.example/{page}");
+            assert!(has(&start, &format!("{start}/x")) && !has(&start, &format!("{start}/../10.x/x")), "{page}");
+        }
+        for file in ["x.HTML", "x.markdown", "x.php", "x.Aspx"] {
+            assert!(is_file(file) && !is_unread(file), "{file}");
+        }
+        for file in ["x.Png", "x.woff2", "x.tar.gz"] {
+            assert!(is_file(file) && is_unread(file), "{file}");
+        }
+        assert!(!is_file("README") && !is_file("png"));
         assert!(has("https://a.example", "https://a.example/anything"));
         // What only looks like a folder of it.
         assert!(!has("https://a.example/guide/", "https://a.example/guide/../secret"));

@@ -33,10 +33,10 @@ impl Site {
                 Answer::Page(first) => return Ok(Self { client, robots, scope: Scope::of(&first.url), first: *first }),
                 Answer::Elsewhere { to, .. } => url = to,
                 Answer::Gone => return Err(refused(format!("cannot fetch {url}: there is no such page (HTTP 404)"))),
-                Answer::Not(why) if why.starts_with("HTTP 4") => {
+                Answer::Not(why) if Answer::is_refusal(&why) => {
                     return Err(refused(format!("cannot fetch {url}: its server refuses it ({why})")));
                 }
-                Answer::Not(why) => return Err(cannot(&why)),
+                Answer::Not(why) | Answer::Later(why) => return Err(cannot(&why)),
                 Answer::Unchanged => return Err(cannot("its server answered what was not asked")),
             }
         }

@@ -153,8 +153,9 @@ impl DiskTier {
 
     /// Whether a batch that failed may be on disk all the same: its error does not say, and it is there as a whole or not at all.
     fn may_have_row(&self, key: &KvKey) -> bool {
-        let row = rocks::index(&self.0.db)
-            .and_then(|rows| self.0.db.get_pinned_cf(rows, key.as_bytes()).map_err(|error| rocks::error("look", error)));
+        let row = rocks::index(&self.0.db).and_then(|rows| {
+            self.0.db.get_pinned_cf(rows, key.as_bytes()).map_err(|error| rocks::error("look", error))
+        });
         !matches!(row, Ok(None))
     }
 

@@ -11,10 +11,11 @@ use crate::error::{Error, Result};
 
 /// Variables that begin with `RAGSTONE_` and are no settings: the path of the file itself, and what tests use.
 const NO_SETTINGS: &[&str] = &["config", "failpoints"];
+/// Others, of checks of ours, begin with these.
+const OF_CHECKS: &[&str] = &["test_", "fuzz_", "vllm"];
 
 /// What Kubernetes puts into every container beside a Service named `ragstone`: `RAGSTONE_PORT`, `RAGSTONE_SERVICE_HOST`, ….
 fn is_service_link(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
     key == "port" || key.starts_with("port_") || key.starts_with("service_")
 }
 
@@ -37,6 +38,20 @@ pub fn all(file: Option<&File>, prefix: &str, flags: &Flags, half: Half) -> Resu
         figment = figment.merge(Halved { data: Assignment::parse(assignment)?, half });
     }
     Ok(figment.merge(Halved { data: Serialized::defaults(flags), half }))
+}
+
+/// Refuses what is no text: figment would take another folder than the one that is named so.
+///
+/// # Errors
+/// `InvalidInput`; it names the variable or the flag.
+pub fn check_texts(prefix: &str, flags: &Flags) -> Result<()> {
+    let given = std::env::vars_os().filter(|(_, value)| value.to_str().is_none());
+    let ours = given.filter_map(|(name, _)| Some(name.to_str()?.to_owned())).find(|name| name.starts_with(prefix));
+    let flag = flags.data.as_ref().filter(|data| data.to_str().is_none()).map(|_| "--data".to_owned());
+    match flag.or(ours) {
+        Some(what) => Err(Error::invalid_input(format!("{what}: its value is not valid UTF-8; rename that folder"))),
+        None => Ok(()),
+    }
 }
 
 /// A source with only the keys of one half.
@@ -102,7 +117,8 @@ struct Variables<'a> {
 impl Variables<'_> {
     fn read(&self) -> Env {
         let named = Env::prefixed(self.prefix).ignore(NO_SETTINGS);
-        named.filter(|key| !is_service_link(key.as_str())).split("__")
+        let is_others = |key: &str| is_service_link(key) || OF_CHECKS.iter().any(|check| key.starts_with(check));
+        named.filter(move |key| !is_others(&key.as_str().to_ascii_lowercase())).split("__")
     }
 }
 
@@ -192,10 +208,10 @@ mod tests {
     #[test]
     fn what_kubernetes_sets_is_no_setting() {
         for key in ["PORT", "PORT_7411_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT_HTTP", "service_host"] {
-            assert!(is_service_link(key), "{key}");
+            assert!(is_service_link(&key.to_ascii_lowercase()), "{key}");
         }
         for key in ["TOP_K", "LISTEN", "PORTS", "HOST_BYTES"] {
-            assert!(!is_service_link(key), "{key}");
+            assert!(!is_service_link(&key.to_ascii_lowercase()), "{key}");
         }
     }
 
@@ -203,7 +219,9 @@ mod tests {
     fn variables_keep_their_blanks_where_a_text_is_wanted() {
         let mut dict = figment::util::nest("object_options.access_key_id", Value::from(123)).into_dict().unwrap();
         dict.insert("embed_query_prompt".into(), Value::from("query:"));
-        for (key, text) in [("object_options.access_key_id", "0123"), ("embed_query_prompt", "query: "), ("top_k.x", "1 ")] {
+        for (key, text) in
+            [("object_options.access_key_id", "0123"), ("embed_query_prompt", "query: "), ("top_k.x", "1 ")]
+        {
             assert_eq!(is_text(key, text), key != "top_k.x");
             replace(&mut dict, key, text);
         }

@@ -239,7 +239,7 @@ fn conversation(messages: Vec<Value>) -> Result<Vec<Value>> {
                 if let Value::Object(call) = call {
                     call.insert("id".to_owned(), id.into());
                     call.insert("type".to_owned(), "function".into());
-                    call.remove("index");
+                    call.shift_remove("index");
                 }
             }
         }

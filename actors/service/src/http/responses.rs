@@ -150,7 +150,7 @@ fn refuse_others(fields: &mut Fields) -> Result<()> {
 /// A function as chats have it. What is none is refused there.
 fn nested(tool: Value) -> Value {
     let Value::Object(mut function) = tool else { return tool };
-    let kind = function.remove("type").unwrap_or_default();
+    let kind = function.shift_remove("type").unwrap_or_default();
     json!({ "type": kind, "function": function })
 }
 

@@ -100,8 +100,12 @@ impl Ingestor {
                 // Nobody has to see every step.
                 let _ = events.try_send(Ok(IngestEvent::Fetching { address, files, bytes, waiting }));
             };
+            let before = copies.files.len();
             match self.fetch_one(job, &address, (&into, &mut memory), told, &mut copies).await {
-                Ok(()) => copies.noted.push((noted, memory)),
+                Ok(()) => {
+                    forget_fetched(&noted, &memory, &copies.files[before..]);
+                    copies.noted.push((noted, memory));
+                }
                 Err(error) if !is_alone && is_of_source(&error) => {
                     copies.left_out.push((address.to_string(), error.to_string()));
                 }
@@ -169,13 +173,29 @@ impl Copies {
         }
     }
 
-    /// Notes what is stored now, so that the next fetch asks for what changed alone.
-    pub fn note(&self) {
-        for (path, memory) in &self.noted {
-            if let Err(error) = memory.write(path) {
-                tracing::warn!(%error, "what was fetched is not noted; the next ingest of it fetches all of it again");
-            }
+    /// Notes what is stored now, so that the next fetch asks for what changed alone. What `failed` is none of it: its documents are the old
+    /// ones, if any, and its state is the new one.
+    pub fn note(&mut self, failed: &HashSet<String>) {
+        for (path, memory) in &mut self.noted {
+            memory.forget(failed);
+            write(memory, path);
         }
+    }
+}
+
+/// Has what is noted of a source say nothing of files that were fetched and are not stored yet: of an ingest that ends on the way some are,
+/// and none is any more as it was noted.
+fn forget_fetched(path: &Path, memory: &Memory, fetched: &[FoundFile]) {
+    if !fetched.is_empty() {
+        let mut sure = memory.clone();
+        sure.forget(&fetched.iter().map(FoundFile::name).collect());
+        write(&sure, path);
+    }
+}
+
+fn write(memory: &Memory, path: &Path) {
+    if let Err(error) = memory.write(path) {
+        tracing::warn!(%error, "what was fetched is not noted; the next ingest of it fetches all of it again");
     }
 }
 
@@ -229,6 +249,28 @@ mod tests {
         let is_there = |file: &str| folder.path().join(file).exists();
         assert!(is_there(&name("kept")) && is_there("other.txt") && !is_there(&name("deleted")));
         forget(&folder.path().join("none"), &HashSet::new());
+    }
+
+    #[test]
+    fn of_an_ingest_that_ends_on_the_way_nothing_is_known_that_was_fetched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        let mut memory = Memory { commit: Some("c".into()), ..Memory::read(&path, "one way") };
+        for page in ["https://a.example/as-before", "https://a.example/new"] {
+            memory.pages.insert(page.to_owned(), Default::default());
+        }
+        let source = Some("https://a.example/new".into());
+        forget_fetched(&path, &memory, &[]);
+        assert!(!path.exists(), "nothing is fetched");
+        forget_fetched(&path, &memory, &[FoundFile { path: "x".into(), within: None, bytes: 1, source }]);
+        let known = Memory::read(&path, "one way");
+        assert_eq!(known.pages.keys().collect::<Vec<_>>(), ["https://a.example/as-before"]);
+        assert_eq!(known.commit, None);
+        // At the end all of it is, but for what could not be read.
+        let mut copies = Copies::empty(folder.path().join("copies"));
+        copies.noted.push((path.clone(), memory));
+        copies.note(&HashSet::from(["https://a.example/as-before".to_owned()]));
+        assert_eq!(Memory::read(&path, "one way").pages.keys().collect::<Vec<_>>(), ["https://a.example/new"]);
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Run<'a> {
     new: NewFiles,
     /// Paths of found files of which documents are stored.
     known: HashSet<String>,
+    /// Names of files that could not be read, or not whole.
+    failed: HashSet<String>,
     batch: Batch,
     telling: Telling,
 }
@@ -68,10 +70,11 @@ struct InWork {
 impl<'a> Run<'a> {
     pub fn new(ingestor: &'a Ingestor, begun: Begun, events: &'a mpsc::Sender<Result<IngestEvent>>) -> Self {
         let (record, report, batch) = (Record::begin(begun.job.clone()), IngestReport::default(), Batch::default());
-        let (new, known) = Default::default();
+        let (new, known, failed) = Default::default();
         let (job, ingests, feed) = (&begun.job, ingestor.ingests.clone(), ingestor.feed.clone());
         let telling = Telling::new((job.id, &job.collection), events.clone(), ingests, feed);
-        Self { ingestor, begun, events, record, report, files_done: 0, files_total: 0, new, known, batch, telling }
+        let (files_done, files_total) = (0, 0);
+        Self { ingestor, begun, events, record, report, files_done, files_total, new, known, failed, batch, telling }
     }
 
     /// Files of which all is in the corpus that will be; it stays there whatever comes.
@@ -128,7 +131,7 @@ impl<'a> Run<'a> {
             let group = self.next_group(&mut files).await;
             if group.is_empty() {
                 self.look_for_gone(found.folders, found.empty, std::mem::take(&mut copies.gone)).await?;
-                copies.note();
+                copies.note(&self.failed);
                 return Ok(std::mem::take(&mut self.report));
             }
             self.record.begin_files(group.iter().map(FoundFile::name).collect());
@@ -151,6 +154,7 @@ impl<'a> Run<'a> {
             if standing == Standing::Condemned {
                 let reason = "it ended ragstone twice while it was read; skipped; ingest it alone to try again";
                 let name = file.name();
+                self.failed.insert(name.clone());
                 self.count_new(self.new_bytes(file));
                 self.leave_out(name, reason.into()).await;
                 files.next();
@@ -200,6 +204,7 @@ impl<'a> Run<'a> {
                     break;
                 }
                 Step::Skipped(reason) if has_some => {
+                    self.failed.insert(name.clone());
                     self.report.files_partly += 1;
                     let reason = format!("{reason}; the file's other documents are ingested");
                     self.name(name.clone(), reason, NotTakenKind::Partly).await;
@@ -207,6 +212,7 @@ impl<'a> Run<'a> {
                     break;
                 }
                 Step::Skipped(reason) => {
+                    self.failed.insert(name.clone());
                     self.report.files_skipped += 1;
                     self.name(name, reason, NotTakenKind::Unread).await;
                     break;

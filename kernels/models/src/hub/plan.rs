@@ -96,7 +96,17 @@ impl Plan {
             return Err(untrusted(id, &format!("is about commit {commit}")));
         }
         let (files, gguf) = chosen(id, siblings, choice)?;
-        Ok(Self { id: id.clone(), commit, files, hub, repository, gguf })
+        let mut plan = Self { id: id.clone(), commit, files, hub, repository, gguf };
+        if plan.has(INDEX) {
+            let named = plan.indexed(&plan.read(INDEX).await?)?;
+            plan.files.retain(|file| is_fetched(&file.name, &named));
+        }
+        Ok(plan)
+    }
+
+    /// The shards that an index names.
+    fn indexed(&self, index: &[u8]) -> Result<Vec<String>> {
+        shards(index).map_err(|why| untrusted(&self.id, &format!("has an {INDEX} that is of no use: {why}")))
     }
 
     /// The chosen GGUF file.
@@ -173,8 +183,7 @@ impl Plan {
         if self.has(INDEX) {
             let path = self.repository.snapshot(&self.commit).join(INDEX);
             let index = cache::read(&path, FILE_BYTES).map_err(|error| Error::io("cannot read", &path, error))?;
-            let useless = |why| untrusted(&self.id, &format!("has an {INDEX} that is of no use: {why}"));
-            for name in shards(&index).map_err(useless)? {
+            for name in self.indexed(&index)? {
                 let unknown = || RemoteFile { name: name.clone(), size: None, lfs: None };
                 let file = weights.iter().find(|file| file.name == name).map_or_else(unknown, |file| (*file).clone());
                 self.take(&file).await?;
@@ -194,6 +203,12 @@ impl Plan {
     }
 }
 
+/// Whether a file is taken where an index names these shards: a repository may hold its weights twice, in another precision or for another
+/// program.
+fn is_fetched(name: &str, shards: &[String]) -> bool {
+    !is_shard(name) || shards.iter().any(|shard| shard == name)
+}
+
 fn is_weights(name: &str) -> bool {
     name.ends_with(".safetensors") || is_gguf(name)
 }
@@ -209,7 +224,7 @@ fn chosen(id: &HubId, there: Vec<RemoteFile>, choice: &Choice) -> Result<(Vec<Re
     let is_folder = has("config.json") && has("tokenizer.json") && has_weights;
     if matches!(choice, Choice::Folder | Choice::Any) && is_folder {
         let sharded = has(INDEX);
-        // Where there is an index, `fetch` takes what it names; these tell how much that is.
+        // Where there is an index, it says which of them are taken.
         let is_wanted = |name: &str| {
             (WANTED.contains(&name) && !(sharded && name == WEIGHTS)) || (sharded && is_shard(name) && is_path(name))
         };
@@ -399,5 +414,25 @@ mod tests {
         ];
         assert_eq!(choose(&sharded, &Choice::Any).unwrap(), sharded[..5]);
         assert!(choose(&["config.json", "pytorch_model.bin"], &Choice::Any).unwrap_err().to_string().contains("lacks"));
+    }
+
+    #[test]
+    fn shards_that_the_index_does_not_name_are_not_of_the_model() {
+        let there = [
+            "config.json",
+            "tokenizer.json",
+            INDEX,
+            "consolidated-00001-of-00002.safetensors",
+            "consolidated-00002-of-00002.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model-fp32-00001-of-00001.safetensors",
+        ];
+        let index =
+            br#"{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
+        let named = shards(index).unwrap();
+        let mut chosen = choose(&there, &Choice::Folder).unwrap();
+        chosen.retain(|name| is_fetched(name, &named));
+        assert_eq!(chosen, [&there[..3], &there[5..7]].concat());
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use object_store::path::Path;
 
-use super::{Bucket, Object, written_ms};
+use super::{Bucket, Object};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a claim lasts that nobody gives back.
@@ -55,18 +55,27 @@ impl Claims {
         collection: &str,
         documents: &[String],
     ) -> Result<std::result::Result<Self, String>> {
-        let (mut claims, mut busy) = (Self::default(), None);
+        let (mut claims, mut busy, mut failed) = (Self::default(), None, None);
         for some in documents.chunks(AT_ONCE) {
             let mut taking = Vec::with_capacity(some.len());
             for document in some {
                 taking.push(Claim::take(bucket, collection, document));
             }
             for (document, claim) in some.iter().zip(join_all(taking).await) {
-                match claim? {
-                    Some(claim) => claims.held.push(claim),
-                    None => busy = Some(document.clone()),
+                match claim {
+                    Ok(Some(claim)) => claims.held.push(claim),
+                    Ok(None) => busy = Some(document.clone()),
+                    Err(error) => failed = failed.or(Some(error)),
                 }
             }
+            if failed.is_some() {
+                break;
+            }
+        }
+        if let Some(error) = failed {
+            // Whoever tries again would wait for them until they are old.
+            claims.give_back(bucket).await;
+            return Err(error);
         }
         match busy {
             None => Ok(Ok(claims)),
@@ -103,6 +112,26 @@ impl Claims {
         Ok(Held::Still)
     }
 
+    /// Says that those of `documents` are deleted that this node takes out itself, and does without the claims to them. They stay, as those of other
+    /// deletions do: a node that slept through an earlier claim hears of it behind its commit. The first that another node took over: nothing
+    /// is to be taken out then.
+    pub async fn end(&mut self, bucket: &Bucket, documents: &[String]) -> Result<Option<String>> {
+        let ended: Vec<&Claim> = self.held.iter().filter(|claim| documents.contains(&claim.document)).collect();
+        for some in ended.chunks(AT_ONCE) {
+            let mut ending = Vec::with_capacity(some.len());
+            for claim in some {
+                ending.push(claim.end(bucket));
+            }
+            for (claim, is_ended) in some.iter().zip(join_all(ending).await) {
+                if !is_ended? {
+                    return Ok(Some(claim.document.clone()));
+                }
+            }
+        }
+        self.held.retain(|claim| !documents.contains(&claim.document));
+        Ok(None)
+    }
+
     /// Those of `documents` that were deleted meanwhile.
     pub async fn deleted_of(&self, bucket: &Bucket, documents: &[String]) -> Result<Vec<String>> {
         let mut deleted = Vec::new();
@@ -136,14 +165,46 @@ impl Claims {
 impl Claim {
     async fn take(bucket: &Bucket, collection: &str, document: &str) -> Result<Option<Self>> {
         let (path, text) = (path_of(collection, document), format!("{HELD} {}", bucket.new_name()));
-        if !bucket.create(&path, &text).await? {
-            let Some(there) = bucket.read(&path).await? else { return Ok(None) };
-            if !is_over(&there, bucket.now_ms()) || !bucket.replace(&path, &there, &text).await? {
+        let claim = Self { document: document.to_owned(), path, text, written_ms: 0 };
+        match claim.write(bucket).await {
+            Ok(written_ms) => Ok(written_ms.map(|written_ms| Self { written_ms, ..claim })),
+            Err(error) => {
+                // It may be there all the same.
+                if let Err(error) = claim.remove(bucket).await {
+                    tracing::debug!(%error, "a claim was not given back");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// When it was written, by the bucket's clock; `None`: another node has the document.
+    async fn write(&self, bucket: &Bucket) -> Result<Option<u64>> {
+        if !bucket.create(&self.path, &self.text).await? {
+            let Some(there) = bucket.read(&self.path).await? else { return Ok(None) };
+            if !is_over(&there, bucket.now_ms()) || !bucket.replace(&self.path, &there, &self.text).await? {
                 return Ok(None);
             }
         }
-        let own = bucket.read(&path).await?.filter(|there| there.bytes == text.as_bytes());
-        Ok(own.map(|own| Self { document: document.to_owned(), path, text, written_ms: own.written_ms }))
+        let own = bucket.read(&self.path).await?.filter(|there| there.bytes == self.text.as_bytes());
+        Ok(own.map(|own| own.written_ms))
+    }
+
+    /// Says that its document is deleted, unless that is said already; `false`: it is another node's.
+    async fn end(&self, bucket: &Bucket) -> Result<bool> {
+        let text = format!("{DELETED} {}", bucket.new_name());
+        while let Some(there) = bucket.read(&self.path).await? {
+            if there.bytes.starts_with(DELETED.as_bytes()) {
+                return Ok(true);
+            }
+            if there.bytes != self.text.as_bytes() {
+                return Ok(false);
+            }
+            if bucket.replace(&self.path, &there, &text).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn remove(&self, bucket: &Bucket) -> Result<()> {
@@ -178,12 +239,7 @@ async fn end_one(bucket: &Bucket, path: Path) -> Result<()> {
 
 /// Removes claims that nobody gave back, and those that say that their document was deleted.
 pub(crate) async fn sweep(bucket: &Bucket) -> Result<()> {
-    for object in bucket.list(&Path::from(CLAIMS), None).await? {
-        if bucket.now_ms().saturating_sub(written_ms(&object)) >= FORGOTTEN.as_millis() as u64 {
-            bucket.remove(&object.location).await?;
-        }
-    }
-    Ok(())
+    bucket.remove_older(&Path::from(CLAIMS), FORGOTTEN).await
 }
 
 /// Whether a claim is in nobody's way any more. Pure.

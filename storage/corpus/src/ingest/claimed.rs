@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::bucket::{Bucket, Claims, Held, deleted_meanwhile, taken_over};
+use crate::table::Leaving;
 
 /// Claims that are given back also where nobody waits for the end of what they are for.
 pub(super) struct Claimed {
@@ -25,6 +26,23 @@ impl Claimed {
             Held::Deleted(document) => Err(deleted_meanwhile(collection, &document)),
             Held::TakenOver(document) => Err(taken_over(collection, &document)),
         }
+    }
+
+    /// Says that `documents` are deleted, which this node is about to take out; what of them is to leave. From then on no check is about them.
+    pub async fn end(&mut self, collection: &str, documents: &[String]) -> Result<Vec<Leaving>> {
+        let leaving = self.leaving(documents);
+        if let Some(claims) = &mut self.claims
+            && let Some(document) = claims.end(&self.bucket, documents).await?
+        {
+            return Err(taken_over(collection, &document));
+        }
+        Ok(leaving)
+    }
+
+    /// What of `documents` is of these claims, and of earlier ones.
+    pub fn leaving(&self, documents: &[String]) -> Vec<Leaving> {
+        let leaving = |id: &String| Leaving { id: id.clone(), up_to: Some(self.generation(id)) };
+        documents.iter().map(leaving).collect()
     }
 
     pub async fn deleted_of(&self, documents: &[String]) -> Result<Vec<String>> {

@@ -75,8 +75,8 @@ impl<'a> Upserting<'a> {
     /// first document that is left.
     async fn commit(&mut self, stages: &Stages<'_>, mut embedded: Receiver<Embedded>) -> Result<Option<usize>> {
         while let Some(mut group) = embedded.recv().await {
-            let claims = group.claims.take();
-            let left = self.commit_group(stages, group, claims.as_ref()).await;
+            let mut claims = group.claims.take();
+            let left = self.commit_group(stages, group, claims.as_mut()).await;
             if let Some(claims) = claims {
                 claims.give_back().await;
             }
@@ -95,7 +95,7 @@ impl<'a> Upserting<'a> {
         &mut self,
         stages: &Stages<'_>,
         mut group: Embedded,
-        claims: Option<&Claimed>,
+        claims: Option<&mut Claimed>,
     ) -> Result<Option<usize>> {
         loop {
             if !Arc::ptr_eq(&group.of, &self.into.table) {
@@ -163,7 +163,7 @@ impl<'a> Upserting<'a> {
         &mut self,
         writer: &Writer<'_>,
         (mut changes, counts, mut rows): (Vec<Change>, Vec<usize>, Vec<Row>),
-        claims: Option<&Claimed>,
+        mut claims: Option<&mut Claimed>,
     ) -> Result<Option<usize>> {
         let kept = whole(&rows, &counts);
         let left = changes.get(kept).map(|change| change.at);
@@ -180,10 +180,14 @@ impl<'a> Upserting<'a> {
             let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
             self.corpus.announce(writer.collection(), Some((&leaving, &stay)), self.departures).await?;
         }
-        self.check(claims).await?;
+        self.check(claims.as_deref()).await?;
         if !emptied.is_empty() {
-            writer.remove(&emptied).await?;
+            match &mut claims {
+                Some(claims) => writer.take_out(claims.end(self.collection, &emptied).await?).await?,
+                None => writer.remove(&emptied).await.map(drop)?,
+            }
         }
+        let claims = claims.as_deref();
         if !rows.is_empty() {
             for row in &mut rows {
                 row.generation = claims.map_or(0, |claims| claims.generation(&row.passage.document_id));
@@ -217,11 +221,11 @@ impl<'a> Upserting<'a> {
     }
 }
 
-/// Takes out what was deleted while it was written.
+/// Takes out what was deleted while it was written, and nothing that another node has added since.
 async fn undo(writer: &Writer<'_>, claims: Option<&Claimed>, documents: &[String]) -> Result<()> {
     let Some(claims) = claims else { return Ok(()) };
     let deleted = claims.deleted_of(documents).await?;
-    if deleted.is_empty() { Ok(()) } else { writer.remove(&deleted).await.map(drop) }
+    if deleted.is_empty() { Ok(()) } else { writer.take_out(claims.leaving(&deleted)).await }
 }
 
 /// The second stage: groups are claimed, where nodes share the collection, and embedded, as long as they are taken. The place of the first

@@ -22,8 +22,15 @@ pub(crate) struct Added {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaving {
     pub id: String,
-    /// Of this generation and of earlier ones; `None`: all of them, as it was deleted.
+    /// Of this generation and of earlier ones; `None`: of one that is added, of its own generation, and of others all of them.
     pub up_to: Option<u64>,
+}
+
+impl Leaving {
+    /// A document that was deleted, or of which another version is added.
+    pub fn whole(id: &str) -> Self {
+        Self { id: id.to_owned(), up_to: None }
+    }
 }
 
 /// What a commit asks of a table.
@@ -61,7 +68,7 @@ pub(crate) async fn commit<T: Commits>(
     (collection, id): (&str, &str),
     rows: &T::Rows,
     added: &[Added],
-    removed: &[String],
+    removed: &[Leaving],
 ) -> Ended {
     let mut took_out = 0;
     let end = steps(table, bucket, (collection, id), rows, (added, removed), &mut took_out).await;
@@ -73,11 +80,12 @@ async fn steps<T: Commits>(
     bucket: &Bucket,
     (collection, id): (&str, &str),
     rows: &T::Rows,
-    (added, removed): (&[Added], &[String]),
+    (added, removed): (&[Added], &[Leaving]),
     took_out: &mut u64,
 ) -> Result<()> {
     let generation = |id: &String| added.iter().find(|added| added.id == *id).map(|added| added.generation);
-    let leaving: Vec<Leaving> = removed.iter().map(|id| Leaving { id: id.clone(), up_to: generation(id) }).collect();
+    let bounded = |one: &Leaving| Leaving { id: one.id.clone(), up_to: one.up_to.or_else(|| generation(&one.id)) };
+    let leaving: Vec<Leaving> = removed.iter().map(bounded).collect();
     let mut refused = None;
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
@@ -113,13 +121,15 @@ async fn steps<T: Commits>(
 }
 
 /// Whether a change whose answer was lost is there.
-async fn is_done<T: Commits>(table: &T, added: &[Added], removed: &[String]) -> Result<bool> {
-    let documents: Vec<String> = added.iter().map(|added| added.id.clone()).chain(removed.iter().cloned()).collect();
+async fn is_done<T: Commits>(table: &T, added: &[Added], removed: &[Leaving]) -> Result<bool> {
+    let ids = added.iter().map(|added| &added.id).chain(removed.iter().map(|one| &one.id));
+    let documents: Vec<String> = ids.cloned().collect();
     let present = table.present(&documents).await?;
     let is_there = |added: &Added| present.get(&added.id).is_some_and(|all| all.contains(added));
-    let is_gone = |id: &String| {
-        let wanted = added.iter().find(|added| added.id == *id);
-        present.get(id).is_none_or(|all| all.iter().all(|there| Some(there) == wanted))
+    let is_gone = |one: &Leaving| {
+        let wanted = added.iter().find(|added| added.id == one.id);
+        let is_later = |there: &Added| one.up_to.is_some_and(|up_to| there.generation > up_to);
+        present.get(&one.id).is_none_or(|all| all.iter().all(|there| Some(there) == wanted || is_later(there)))
     };
     Ok(added.iter().all(is_there) && removed.iter().all(is_gone))
 }

@@ -4,6 +4,7 @@ use lancedb::DistanceType;
 use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
 
 use futures::TryStreamExt;
+use lance::index::DatasetIndexExt;
 use lancedb::datafusion::error::DataFusionError;
 use lancedb::datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use lancedb::query::{QueryBase, Select};
@@ -11,8 +12,9 @@ use lancedb::table::NewColumnTransform;
 use ragstone_env::lock::locked;
 
 use super::Collection;
-use crate::Result;
+use crate::disk::failed;
 use crate::schema::{terms_of, terms_schema};
+use crate::{Error, ErrorKind, Result};
 
 /// Passages in a cell of the vector index, about.
 const CELL_ROWS: u32 = 1024;
@@ -114,6 +116,32 @@ impl Collection {
     async fn indexes_of(&self, column: &str) -> Result<Vec<String>> {
         let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
         Ok(indexes.into_iter().filter(|index| index.columns == [column]).map(|index| index.name).collect())
+    }
+
+    /// Whether its vectors are indexed: only then does a search look at some of them before others.
+    pub(in super::super) async fn has_vector_index(&self) -> Result<bool> {
+        if self.shared().is_some() {
+            return self.has_vector_index_now().await;
+        }
+        if let Some(known) = *locked(&self.vectors_indexed) {
+            return Ok(known);
+        }
+        let is_indexed = !self.indexes_of("vector").await?.is_empty();
+        // Whoever made one meanwhile knows better.
+        Ok(*locked(&self.vectors_indexed).get_or_insert(is_indexed))
+    }
+
+    /// As the version says that this node reads: another node may just have indexed them, or dropped the index. LanceDB keeps the list of a version's
+    /// indexes in memory.
+    async fn has_vector_index_now(&self) -> Result<bool> {
+        let failed = || failed(format!("look at the indexes of collection `{}`", self.name));
+        let Some(dataset) = self.table.dataset() else {
+            return Err(Error::new(ErrorKind::Internal, "a table of ours is none of LanceDB's own"));
+        };
+        let dataset = dataset.get().await.map_err(failed())?;
+        let Some(field) = dataset.schema().field("vector").map(|field| field.id) else { return Ok(false) };
+        let indexes = dataset.load_indices().await.map_err(|error| failed()(error.into()))?;
+        Ok(indexes.iter().any(|index| index.fields == [field]))
     }
 
     /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.

@@ -72,12 +72,12 @@ pub(crate) struct Change {
     /// The documents of the rows: id, version, generation.
     pub added: Vec<Added>,
     /// Documents whose older rows go.
-    pub removed: Vec<String>,
+    pub removed: Vec<Leaving>,
 }
 
 impl Change {
     fn documents(&self) -> impl Iterator<Item = &str> {
-        self.added.iter().map(|added| added.id.as_str()).chain(self.removed.iter().map(String::as_str))
+        self.added.iter().map(|added| added.id.as_str()).chain(self.removed.iter().map(|one| one.id.as_str()))
     }
 
     fn rows(&self) -> usize {
@@ -131,7 +131,7 @@ impl Shared {
 
     /// Commits until nothing waits.
     async fn run(self: Arc<Self>) {
-        let _running = Running(&self);
+        let mut running = Running::begin(&self.queue);
         loop {
             let pause = {
                 let queue = locked(&self.queue);
@@ -145,7 +145,7 @@ impl Shared {
                 let mut queue = locked(&self.queue);
                 let batch = together(&mut queue.waiting);
                 if batch.is_empty() {
-                    queue.is_running = false;
+                    running.end(&mut queue);
                     return;
                 }
                 queue.last = Some(self.bucket.env().stopwatch());
@@ -165,7 +165,7 @@ impl Shared {
         }
     }
 
-    async fn commit_all(&self, (rows, added, removed): (Vec<RecordBatch>, Vec<Added>, Vec<String>)) -> Result<()> {
+    async fn commit_all(&self, (rows, added, removed): (Vec<RecordBatch>, Vec<Added>, Vec<Leaving>)) -> Result<()> {
         let at = (self.collection.as_str(), self.id.as_str());
         let removals = commit(self, &self.bucket, at, &rows, &added, &removed).await;
         if removals.took_out > 0 {
@@ -235,16 +235,32 @@ impl Commits for Shared {
     }
 }
 
-/// Whoever comes after a task that broke off begins another one.
-struct Running<'a>(&'a Shared);
+/// Held by the task that commits: where it breaks off, whoever waits hears of it, and whoever comes later begins another one.
+struct Running<'a> {
+    queue: &'a Mutex<Queue>,
+    has_ended: bool,
+}
+
+impl<'a> Running<'a> {
+    fn begin(queue: &'a Mutex<Queue>) -> Self {
+        Self { queue, has_ended: false }
+    }
+
+    /// Nothing waits any more. Once the queue is unlocked, another task may run, and what waits is that one's.
+    fn end(&mut self, queue: &mut Queue) {
+        queue.is_running = false;
+        self.has_ended = true;
+    }
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut queue = locked(&self.0.queue);
-        if queue.is_running {
-            queue.is_running = false;
-            queue.waiting.clear();
+        if self.has_ended {
+            return;
         }
+        let mut queue = locked(self.queue);
+        queue.is_running = false;
+        queue.waiting.clear();
     }
 }
 
@@ -274,7 +290,7 @@ fn together(waiting: &mut Vec<Waiting>) -> Vec<Waiting> {
     waiting.drain(..count).collect()
 }
 
-fn merged(changes: Vec<Change>) -> (Vec<RecordBatch>, Vec<Added>, Vec<String>) {
+fn merged(changes: Vec<Change>) -> (Vec<RecordBatch>, Vec<Added>, Vec<Leaving>) {
     let (mut rows, mut added, mut removed) = (Vec::new(), Vec::new(), Vec::new());
     for change in changes {
         rows.extend(change.rows.filter(|rows| rows.num_rows() > 0));
@@ -290,7 +306,7 @@ mod tests {
 
     fn change(added: &[&str], removed: &[&str]) -> Waiting {
         let added = added.iter().map(|id| Added { id: (*id).into(), version: "v".into(), generation: 1 }).collect();
-        let removed = removed.iter().map(|id| (*id).into()).collect();
+        let removed = removed.iter().map(|id| Leaving::whole(id)).collect();
         Waiting { change: Change { rows: None, added, removed }, done: oneshot::channel().0 }
     }
 
@@ -300,5 +316,23 @@ mod tests {
         assert_eq!(together(&mut waiting).len(), 2);
         assert_eq!(together(&mut waiting).len(), 2, "and what comes behind it goes with it");
         assert!(together(&mut waiting).is_empty());
+    }
+
+    #[test]
+    fn a_task_that_ended_leaves_alone_what_the_next_one_is_to_commit() {
+        let queue = Mutex::new(Queue { is_running: true, ..Queue::default() });
+        let mut first = Running::begin(&queue);
+        first.end(&mut locked(&queue));
+        assert!(!locked(&queue).is_running);
+        // Between the end of the first task and that of its future somebody commits, and begins a second one.
+        let next = Queue { waiting: vec![change(&["a"], &[])], is_running: true, last: None };
+        *locked(&queue) = next;
+        drop(first);
+        assert!(locked(&queue).is_running);
+        assert_eq!(locked(&queue).waiting.len(), 1);
+        // The second one breaks off.
+        drop(Running::begin(&queue));
+        assert!(!locked(&queue).is_running);
+        assert!(locked(&queue).waiting.is_empty());
     }
 }

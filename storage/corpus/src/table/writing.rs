@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use arrow_array::{Array, RecordBatchIterator};
 
-use super::commit::Added;
+use super::commit::{Added, Leaving};
 use super::{Change, Collection, Counted, Files, Home, Shared, Writer, any_of};
 use crate::bucket::{end_claims, remove_pointer};
 use crate::checks::Checks;
@@ -35,7 +35,8 @@ impl Writer<'_> {
                 version: row.version.clone(),
                 generation: row.generation,
             });
-            let change = Change { added: added.collect(), rows: Some(batch), removed: replaced.to_vec() };
+            let removed = replaced.iter().map(|id| Leaving::whole(id)).collect();
+            let change = Change { added: added.collect(), rows: Some(batch), removed };
             shared.commit(change).await?;
             self.note_terms(has_terms);
             return Ok(());
@@ -80,8 +81,27 @@ impl Writer<'_> {
         if there.is_empty() {
             return Ok(0);
         }
-        shared.commit(Change { removed: there.keys().cloned().collect(), ..Change::default() }).await?;
+        let removed = there.keys().map(|id| Leaving::whole(id)).collect();
+        shared.commit(Change { removed, ..Change::default() }).await?;
         Ok(there.values().map(|document| document.passages).sum())
+    }
+
+    /// Takes out what documents have of this node's claims to them and of earlier ones, in object storage. What another node stored by a later
+    /// claim stays: this one may have slept meanwhile. Whoever is adding them by an earlier claim must hear of it before, as by
+    /// [`remove`](Self::remove), and from the claims themselves.
+    pub async fn take_out(&self, mut documents: Vec<Leaving>) -> Result<()> {
+        let Home::Bucket(shared) = &self.collection.home else {
+            return Err(Error::new(ErrorKind::Internal, "documents in a folder are claimed by nobody"));
+        };
+        let _counted = Counted::begin(&self.collection.commits);
+        let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();
+        shared.refresh().await?;
+        let there = self.collection.versions_of(&ids).await?;
+        documents.retain(|document| there.contains_key(&document.id));
+        if documents.is_empty() {
+            return Ok(());
+        }
+        shared.commit(Change { removed: documents, ..Change::default() }).await
     }
 
     /// Drops the collection, which is on the disk on return; how many passages went, as far as that can be read. Waits for who reads it.

@@ -11,6 +11,7 @@ use ragstone_env::Env;
 use self::store::Shaky;
 use super::*;
 
+mod claims;
 mod gone;
 mod looks;
 mod moto;

@@ -24,9 +24,31 @@ pub struct Runs<'a> {
     pub notes: &'a HashMap<String, String>,
 }
 
+/// What a paragraph says.
+#[derive(Debug, Default)]
+pub struct Said {
+    pub text: String,
+    /// The texts of boxes that hang on it: they stand beside it, and not in it.
+    pub boxes: Vec<String>,
+}
+
+impl Said {
+    /// All of it, where there is one line for it.
+    pub fn joined(self) -> String {
+        let mut text = self.text;
+        for said in self.boxes {
+            text.push(' ');
+            text.push_str(&said);
+        }
+        text
+    }
+}
+
 /// What is still to be done, the next last.
 enum Step<'a, 'i> {
     Node(Node<'a, 'i>),
+    /// A box ends, and what is around goes on.
+    BoxEnds(Reading),
     /// The text from `start` on was a link.
     LinkEnds {
         start: usize,
@@ -53,6 +75,7 @@ enum Unread {
 #[derive(Default)]
 struct Reading {
     text: String,
+    boxes: Vec<String>,
     fields: Vec<Field>,
     /// What the run before was.
     last: Option<Unread>,
@@ -87,7 +110,7 @@ impl Reading {
 
 impl Runs<'_> {
     /// The text of a paragraph of a style that looks like `look`.
-    pub fn text(&self, paragraph: Node<'_, '_>, look: Look, places: &mut Places) -> String {
+    pub fn text(&self, paragraph: Node<'_, '_>, look: Look, places: &mut Places) -> Said {
         let mut reading = Reading::default();
         let mut waiting: Vec<Step<'_, '_>> = children(paragraph).collect();
         while let Some(step) = waiting.pop() {
@@ -95,6 +118,11 @@ impl Runs<'_> {
                 Step::Node(node) => node,
                 Step::LinkEnds { start, address } => {
                     address::put(&mut reading.text, start, &address);
+                    continue;
+                }
+                Step::BoxEnds(around) => {
+                    let inner = std::mem::replace(&mut reading, around);
+                    reading.boxes.extend(std::iter::once(inner.text).chain(inner.boxes));
                     continue;
                 }
             };
@@ -112,17 +140,22 @@ impl Runs<'_> {
                     }
                     waiting.extend(children(node));
                 }
+                "txbxContent" => {
+                    waiting.push(Step::BoxEnds(std::mem::take(&mut reading)));
+                    waiting.extend(children(node));
+                }
                 "p" => {
-                    // Of a box that hangs on this paragraph.
+                    // Of a box, or of a note.
                     reading.push("\n");
                     waiting.extend(children(node));
                 }
-                "" | "pPr" | "rPr" | "del" | "moveFrom" | "delText" | "Fallback" => {}
+                // `rt` is how a word is pronounced, and would stand before it.
+                "" | "pPr" | "rPr" | "del" | "moveFrom" | "delText" | "Fallback" | "rt" => {}
                 _ if self.put(node, &mut reading) => {}
                 _ => waiting.extend(children(node)),
             }
         }
-        reading.text
+        Said { text: reading.text, boxes: reading.boxes }
     }
 
     /// Text, or what stands for some; `false` for other elements.

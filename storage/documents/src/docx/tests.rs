@@ -173,3 +173,65 @@ fn merged_cells_are_said_in_each_row() {
         "| Hall | Thing | Pieces |\n| --- | --- | --- |\n| North | Rake | 4 |\n| North | Hoe | 9 |\n| All |  | 13 |"
     );
 }
+
+fn boxed(text: &str) -> String {
+    let run = |text: &str| format!("<w:p><w:r><w:t>{text}</w:t></w:r></w:p>");
+    let content = format!("<w:txbxContent>{}{}</w:txbxContent>", run(text), run("Handle with care"));
+    format!(
+        "<w:r><mc:AlternateContent xmlns:mc=\"m\"><mc:Choice><w:drawing>{content}</w:drawing></mc:Choice>\
+         <mc:Fallback><w:pict>{content}</w:pict></mc:Fallback></mc:AlternateContent></w:r>"
+    )
+}
+
+#[test]
+fn boxes_stand_behind_the_paragraph_that_they_hang_on() {
+    let text = |text: &str| format!("<w:r><w:t>{text}</w:t></w:r>");
+    let body = [
+        format!("<w:p><w:pPr><w:pStyle w:val=\"H1\"/></w:pPr>{}{}</w:p>", boxed("Keep dry"), text("The mill")),
+        format!("<w:p>{}{}{}</w:p>", text("It was built "), boxed("Keep cool"), text("in 1911.")),
+        format!("<w:tbl><w:tr><w:tc><w:p>{}{}</w:p></w:tc></w:tr></w:tbl>", boxed("Keep shut"), text("Door")),
+    ];
+    let parsed = docx(&body.concat(), &[("word/styles.xml", STYLES)]);
+    assert_eq!(
+        parsed.text,
+        "The mill\n\nKeep dry\nHandle with care\n\nIt was built in 1911.\n\nKeep cool\nHandle with care\n\n\
+         Door \nKeep shut\nHandle with care"
+    );
+    assert_eq!(parsed.elements[0], crate::element::Element { at: 0, kind: crate::element::ElementKind::Heading(1) });
+}
+
+#[test]
+fn how_words_are_pronounced_does_not_stand_within_them() {
+    let body = "<w:p><w:r><w:ruby><w:rubyPr/><w:rt><w:r><w:t>かんじ</w:t></w:r></w:rt><w:rubyBase><w:r><w:t>漢字</w:t></w:r></w:rubyBase>\
+                </w:ruby></w:r><w:r><w:t>を読む。</w:t></w:r></w:p>";
+    assert_eq!(docx(body, &[]).text, "漢字を読む。");
+}
+
+#[test]
+fn parts_are_those_that_the_archive_names() {
+    let relation = |kind: &str, target: &str| {
+        format!(r#"<Relationship Id="{kind}" Type="http://schemas.example/{kind}" Target="{target}"/>"#)
+    };
+    let relations = |each: &[String]| format!("<Relationships>{}</Relationships>", each.concat());
+    let body = format!(
+        r#"<w:document {NAMES}><w:body>{}<w:p><w:r><w:t>Rent</w:t></w:r><w:r><w:footnoteReference w:id="1"/></w:r></w:p></w:body></w:document>"#,
+        styled("Gone", "Not to be seen.")
+    );
+    let notes = format!(
+        r#"<w:footnotes {NAMES}><w:footnote w:id="1"><w:p><w:r><w:t>Old rent</w:t></w:r></w:p></w:footnote></w:footnotes>"#
+    );
+    let of_document = [
+        relation("styles", "styles2.xml"),
+        relation("footnotes", "/word/footnotes2.xml"),
+        relation("numbering", "missing.xml"),
+    ];
+    let file = zipped(&[
+        ("_rels/.rels", &relations(&[relation("officeDocument", "word/document2.xml")])),
+        ("word/document2.xml", &body),
+        ("word/_rels/document2.xml.rels", &relations(&of_document)),
+        ("word/styles2.xml", &STYLES.replace("NAMES", NAMES)),
+        ("word/footnotes2.xml", &notes),
+    ]);
+    let parsed = read(&file).unwrap();
+    assert_eq!((parsed.text.as_str(), parsed.left_out.len()), ("Rent (Old rent)", 1));
+}

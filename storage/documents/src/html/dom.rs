@@ -8,10 +8,16 @@ use html5ever::tendril::{StrTendril, TendrilSink};
 use html5ever::tree_builder::TreeBuilderOpts;
 use html5ever::{Attribute, LocalName, Namespace, ParseOpts, QualName, parse_document};
 
+use super::attributes::{self, MAX_ATTRIBUTES};
+
 /// Elements in one another. Pages of people have some dozens.
 const MAX_DEPTH: u16 = 512;
-/// What is parsed between two looks at how deep it is.
-const CHUNK_BYTES: usize = 16 << 10;
+/// What is parsed between two looks at how deep and how large it is. Each paragraph repeats all formatting that was not closed before it, so that
+/// a chunk may make some hundred thousand nodes.
+const CHUNK_BYTES: usize = 2 << 10;
+/// Nodes and attributes of a page: one for each of its bytes, as many as this of a small page, and this of any. A node takes about a hundred bytes.
+const LEAST_ROOM: usize = 200_000;
+const MOST_ROOM: usize = 4_000_000;
 
 /// A node, by its place in the list.
 pub type NodeId = u32;
@@ -47,15 +53,25 @@ pub struct Node {
 pub struct Dom {
     nodes: RefCell<Vec<Node>>,
     is_too_deep: Cell<bool>,
+    /// Nodes and attributes that it may still have.
+    room: Cell<usize>,
+    is_too_much: Cell<bool>,
 }
 
 /// The nodes of a page.
 ///
 /// # Errors
-/// Where they nest too deep.
+/// Where they nest too deep, or are more than a page of this length has.
 pub fn parse(source: &str) -> Result<Vec<Node>, String> {
+    attributes::check(source)?;
+    let room = source.len().clamp(LEAST_ROOM, MOST_ROOM);
     let tree_builder = TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() };
-    let dom = Dom { nodes: RefCell::new(vec![node(Data::Other)]), is_too_deep: Cell::new(false) };
+    let dom = Dom {
+        nodes: RefCell::new(vec![node(Data::Other)]),
+        is_too_deep: Cell::new(false),
+        room: Cell::new(room),
+        is_too_much: Cell::new(false),
+    };
     let mut parser = parse_document(dom, ParseOpts { tree_builder, ..ParseOpts::default() });
     let mut rest = source;
     while !rest.is_empty() {
@@ -64,6 +80,12 @@ pub fn parse(source: &str) -> Result<Vec<Node>, String> {
         if parser.tokenizer.sink.sink.is_too_deep.get() {
             return Err(format!(
                 "it nests too deep: more than {MAX_DEPTH} elements in one another; convert it to text first"
+            ));
+        }
+        if parser.tokenizer.sink.sink.is_too_much.get() {
+            return Err(format!(
+                "its {} bytes of HTML make more than {room} elements and attributes; convert it to text first",
+                source.len()
             ));
         }
         rest = after;
@@ -96,11 +118,26 @@ fn node(data: Data) -> Node {
 }
 
 impl Dom {
-    fn add(&self, data: Data) -> NodeId {
+    fn add(&self, mut data: Data) -> NodeId {
+        if let Data::Element { attributes, .. } = &mut data
+            && !self.takes(attributes.len())
+        {
+            // The page is refused; up to the end of its chunk they would be kept.
+            *attributes = Vec::new();
+        }
+        self.takes(1);
         let mut nodes = self.nodes.borrow_mut();
         nodes.push(node(data));
-        // A file of 64 MiB has no more.
+        // There is room for far fewer.
         (nodes.len() - 1) as NodeId
+    }
+
+    /// Whether there is room for so many more nodes or attributes.
+    fn takes(&self, count: usize) -> bool {
+        let left = self.room.get().checked_sub(count);
+        self.room.set(left.unwrap_or(0));
+        self.is_too_much.set(self.is_too_much.get() || left.is_none());
+        left.is_some()
     }
 
     /// Puts a node among a parent's children: before one of them, or last.
@@ -250,8 +287,9 @@ impl TreeSink for Dom {
 
     fn add_attrs_if_missing(&self, target: &NodeId, more: Vec<Attribute>) {
         if let Data::Element { attributes, .. } = &mut self.nodes.borrow_mut()[*target as usize].data {
+            // Each is compared with all others.
             for attribute in more {
-                if attributes.iter().all(|known| known.name != attribute.name) {
+                if attributes.len() < MAX_ATTRIBUTES && attributes.iter().all(|known| known.name != attribute.name) {
                     attributes.push(attribute);
                 }
             }
@@ -268,5 +306,45 @@ impl TreeSink for Dom {
             let Some(child) = child else { return };
             self.insert(*new_parent, None, child);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Formatting that is never closed, and is repeated in each paragraph.
+    fn repeated(formats: usize, paragraphs: usize) -> String {
+        let formats: String = (0..formats).map(|id| format!("<b id={id}>")).collect();
+        format!("<p>{formats}{}", "<p>x".repeat(paragraphs))
+    }
+
+    #[test]
+    fn a_page_makes_no_more_nodes_than_its_bytes() {
+        // 400 elements for each of 60,000 paragraphs.
+        let page = repeated(400, 60_000);
+        assert!(page.len() < 256 << 10);
+        assert!(parse(&page).unwrap_err().contains("elements and attributes"));
+        // Attributes are repeated, too.
+        let attributes: String = (0..MAX_ATTRIBUTES).map(|at| format!(" a{at}")).collect();
+        let page = format!("<p><b{attributes}>{}", "<p>x".repeat(10_000));
+        assert!(parse(&page).unwrap_err().contains("elements and attributes"));
+        let nodes = parse(&repeated(10, 2_000)).unwrap();
+        assert!(nodes.len() > 20_000, "{}", nodes.len());
+    }
+
+    #[test]
+    fn an_ordinary_page_has_room() {
+        let page = "<tr><td>x<td class=a>y<br>".repeat(20_000);
+        assert!(parse(&format!("<table>{page}</table>")).is_ok());
+    }
+
+    #[test]
+    fn attributes_that_tags_of_a_body_add_are_bounded() {
+        let page: String = (0..2 * MAX_ATTRIBUTES).map(|at| format!("<body a{at}>")).collect();
+        let nodes = parse(&page).unwrap();
+        let of_body = nodes.iter().find(|node| node.name() == "body").unwrap();
+        let Data::Element { attributes, .. } = &of_body.data else { panic!("an element") };
+        assert_eq!(attributes.len(), MAX_ATTRIBUTES);
     }
 }

@@ -29,7 +29,7 @@ impl Links {
     /// Of a page in any encoding.
     ///
     /// # Errors
-    /// For what is no text, and where it nests too deep.
+    /// For what is no text, and where it nests too deep or has more elements than a page of its length.
     pub fn of(page: &[u8]) -> Result<Self, String> {
         let nodes = dom::parse(&encoding::decode(page.to_owned())?.text)?;
         let mut links =
@@ -129,5 +129,12 @@ mod tests {
         let latin = Links::of(b"<meta charset=iso-8859-1><a href=stra\xdfe.html>x</a>").unwrap();
         assert_eq!(latin.addresses, ["straße.html"]);
         assert!(Links::of(b"\x00\x01\x02").is_err() && Links::of("<b>".repeat(2000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_page_that_makes_too_many_elements_is_refused() {
+        let formats: String = (0..400).map(|id| format!("<b id={id}>")).collect();
+        let page = format!("<p>{formats}{}", "<p>x".repeat(60_000));
+        assert!(Links::of(page.as_bytes()).unwrap_err().contains("elements and attributes"));
     }
 }

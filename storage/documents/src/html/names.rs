@@ -7,7 +7,7 @@ pub fn heading_level(name: &str) -> Option<u8> {
     }
 }
 
-/// What is no text, and what is to be clicked.
+/// What is no text, and what is to be clicked; and how words are pronounced, which would stand within them.
 pub fn is_unread(name: &str) -> bool {
     matches!(
         name,
@@ -25,6 +25,9 @@ pub fn is_unread(name: &str) -> bool {
             | "video"
             | "canvas"
             | "datalist"
+            | "rp"
+            | "rt"
+            | "rtc"
     )
 }
 

@@ -36,6 +36,45 @@ fn navigation_and_scripts_are_left_out() {
 }
 
 #[test]
+fn buttons_that_open_an_answer_are_its_heading() {
+    let accordion = "<div class=accordion-item><h2 class=accordion-header><button class=accordion-button type=button>How do I \
+                     cancel my order?</button></h2><div><div>Write to us within 14 days.</div></div></div>";
+    let page = page(accordion).unwrap();
+    assert_eq!((page.left_out(), page.heading), (vec![], None));
+    let (said, elements) = page.body.finish();
+    assert_eq!(said, "How do I cancel my order?\n\nWrite to us within 14 days.");
+    assert_eq!(elements[0].kind, ElementKind::Heading(2));
+    for (source, expected) in [
+        ("<div role=heading aria-level=3><button>When?</button></div><p>At noon.", "When?\n\nAt noon."),
+        ("<dl><dt><button>Rake</button></dt><dd>For hay.</dd></dl>", "Rake\nFor hay."),
+        ("<details><summary><button>More</button></summary>Much.</details>", "More\n\nMuch."),
+        ("<div><button aria-expanded=false aria-controls=a>Who?</button><div id=a>Ida.</div></div>", "Who?\n\nIda."),
+        ("<p><button data-bs-toggle=tab>One</button><button data-bs-toggle=tab>Two</button></p>", "One Two"),
+        // Those that do something with the page are not.
+        (
+            "<h2>Rent <button>Copy the link</button></h2><p>It is 740 crowns.<button>Buy</button>",
+            "Rent\n\nIt is 740 crowns.",
+        ),
+        ("<p>Rent.<button aria-haspopup=menu aria-expanded=false>Options</button>", "Rent."),
+    ] {
+        assert_eq!(text(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn how_words_are_pronounced_does_not_stand_within_them() {
+    let source = "<p><ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rp>(</rp><rt>じ</rt><rp>)</rp></ruby>を<ruby>読<rt>よ</ruby>む。";
+    assert_eq!(text(source), "漢字を読む。");
+}
+
+#[test]
+fn a_page_that_makes_too_many_elements_is_refused() {
+    let formats: String = (0..400).map(|id| format!("<b id={id}>")).collect();
+    let source = format!("<p>{formats}{}", "<p>x".repeat(60_000));
+    assert!(page(&source).unwrap_err().contains("elements and attributes"));
+}
+
+#[test]
 fn depth_has_an_end() {
     assert!(page(&"<div>a".repeat(100_000)).unwrap_err().contains("nests too deep"));
     assert!(text(&"<div>a".repeat(400)).starts_with("a\n\na"));

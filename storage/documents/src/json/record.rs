@@ -16,8 +16,8 @@ use crate::parse::{Each, Parsed, check};
 const SHORT_BYTES: usize = 200;
 /// A field as long is text, and nothing to stand beside each passage.
 const LONG_BYTES: usize = 200;
-/// An id as short is one of records of other files, too.
-const MIN_ID_BYTES: usize = 16;
+/// A shorter id is one of records of other files, too.
+pub const MIN_ID_BYTES: usize = 16;
 const MAX_ID_BYTES: usize = 200;
 /// Of a table, the rows that make a file a list of records.
 const MIN_ROWS: usize = 3;

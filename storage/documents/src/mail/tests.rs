@@ -191,3 +191,18 @@ fn a_blank_text_beside_a_page_hides_nothing() {
     let (found, _) = read(crate::Format::Mailbox, &format!("From a\n{}", alternatives("\r\n", page, "")));
     assert_eq!(found[0].text, "From: ada@example.org\n\nThe mill is dry.");
 }
+
+#[test]
+fn a_text_that_says_next_to_nothing_hides_no_page() {
+    let page = "<p>The mill is dry, and will be let from May on to whoever mends its wheel.</p>".repeat(8);
+    let said = |plain: &str, page: &str| {
+        let (found, bad) = read(crate::Format::Mail, &alternatives(plain, page, ""));
+        assert_eq!((found.len(), bad), (1, None), "{plain}");
+        found[0].text.clone()
+    };
+    assert!(said("Your program cannot show HTML.", &page).contains("whoever mends its wheel"));
+    // One that is short beside a page that is as short, or long itself, is what was written.
+    assert!(said("It is dry.", "<p>The mill is dry, and let.").ends_with("It is dry."));
+    let long = "The mill is dry and will be let. ".repeat(10);
+    assert!(said(&long, &page.repeat(30)).ends_with(long.trim()));
+}

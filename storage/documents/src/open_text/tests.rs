@@ -77,6 +77,14 @@ fn tables_links_notes_and_comments() {
 }
 
 #[test]
+fn words_of_a_box_stand_apart() {
+    let parsed = text(
+        "<text:p>See<draw:frame><draw:text-box><text:p>Figure 1</text:p><text:p>The mill</text:p></draw:text-box></draw:frame>below.</text:p>",
+    );
+    assert_eq!(parsed.text, "See\nFigure 1\nThe mill\nbelow.");
+}
+
+#[test]
 fn what_is_deleted_hidden_or_struck_is_left_out() {
     let parsed = text(
         "<text:tracked-changes><text:changed-region><text:deletion><text:p>Gone</text:p></text:deletion></text:changed-region></text:tracked-changes>\

@@ -56,6 +56,11 @@ impl<'a> Words<'a> {
             return self.say(node.text().unwrap_or_default(), look);
         }
         let style = attribute(node, "style-name").unwrap_or_default();
+        // Paragraphs of a box: their words are none of those around.
+        let is_paragraph = matches!(name(node), "p" | "h");
+        if is_paragraph && !self.text.is_empty() && !self.text.ends_with(char::is_whitespace) {
+            self.push("\n");
+        }
         match name(node) {
             "s" => {
                 let blanks = attribute(node, "c").and_then(|count| count.parse().ok()).unwrap_or(1);
@@ -82,8 +87,7 @@ impl<'a> Words<'a> {
             "tracked-changes" | "note-citation" | "ruby-text" | "desc" | "title" | "" => {}
             _ => self.span(node, style, look, depth + 1),
         }
-        // Paragraphs of a box.
-        if matches!(name(node), "p" | "h") {
+        if is_paragraph {
             self.push("\n");
         }
     }

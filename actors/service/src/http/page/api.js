@@ -51,10 +51,10 @@ async function request(method, path, { body, raw, signal } = {}) {
   const response = await heard(signal, "The service does not answer. Is it still running?", () => fetch(path.replace(/^\//, ""), { method, headers, body: sent, signal }));
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
-  if (response.status === 401 || (response.status === 403 && answer?.error?.message?.includes("token"))) {
-    // Of a service that was started again since, or a key that was revoked.
-    token.drop();
-  }
+  const isKey = known?.startsWith("rag_");
+  const isRefused = response.status === 401 || (response.status === 403 && !isKey && answer?.error?.message?.includes("token"));
+  // Of a service that was started again since, or a key that was revoked; but not what was entered since this was asked.
+  if (isRefused && token.get() === known) token.drop();
   throw new ApiError(response.status, answer?.error);
 }
 

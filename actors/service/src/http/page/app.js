@@ -20,7 +20,16 @@ let leaving = new AbortController();
 function place() {
   const [path, query] = location.hash.slice(2).split("?");
   const [view, ...names] = path.split("/");
-  return { view, names: names.map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { view, names: names.map(decoded), query: new URLSearchParams(query) };
+}
+
+/** Somebody may have written or cut the address by hand. */
+function decoded(name) {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name;
+  }
 }
 
 function takeToken() {
@@ -37,7 +46,7 @@ async function show() {
   leaving = new AbortController();
   const { signal } = leaving;
   const { view, names, query } = place();
-  const name = view in VIEWS ? view : "ask";
+  const name = Object.hasOwn(VIEWS, view) ? view : "ask";
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

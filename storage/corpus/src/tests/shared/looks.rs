@@ -1,5 +1,7 @@
 //! What a node sees of a corpus while others write.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::*;
 
 /// Gives a document a second row, as it has for a moment where two nodes add it at once.
@@ -85,4 +87,63 @@ async fn a_passage_whose_last_two_documents_two_nodes_delete_at_once_is_absent()
     store.is_down.store(true, Ordering::Relaxed);
     let error = a.retain_absent(&|_| true, &mut HashSet::from([passage])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collection_that_is_younger_than_the_list_of_them_stays() {
+    let store = Shaky::new();
+    let (a, b) = (node(&store).await, node(&store).await);
+    upsert(&a, &[document("bridge", "Built of granite.")]).await;
+    let table = a.find("c").await.unwrap();
+    // A look that listed them before it was made comes to its end.
+    let (listed, unreadable) = (BTreeMap::new(), BTreeSet::new());
+    a.forget_all_but(a.bucket().unwrap(), &listed, &unreadable).await.unwrap();
+    assert!(!table.is_gone());
+    assert_eq!(a.names().await, ["c"]);
+    // As does one that saw the table of before.
+    let listed = BTreeMap::from([("c".to_owned(), "before".to_owned())]);
+    a.forget_all_but(a.bucket().unwrap(), &listed, &unreadable).await.unwrap();
+    assert!(!table.is_gone());
+    b.delete_collection("c", &()).await.unwrap();
+    a.forget_all_but(a.bucket().unwrap(), &listed, &unreadable).await.unwrap();
+    assert!(table.is_gone());
+    assert_eq!(a.names().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vector_index_that_another_node_builds_or_drops_is_noticed() {
+    let store = Shaky::new();
+    let (a, b) = (node(&store).await, node(&store).await);
+    let all: Vec<Document> = (0..30).map(|n| document(&format!("d{n}"), &format!("The text number {n}."))).collect();
+    upsert(&a, &all).await;
+    let (of_a, of_b) = (a.find("c").await.unwrap(), b.find("c").await.unwrap());
+    for table in [&of_a, &of_b] {
+        assert!(!table.has_vector_index().await.unwrap());
+    }
+    of_a.create_vector_index().await.unwrap();
+    for table in [&of_a, &of_b] {
+        assert!(table.has_vector_index().await.unwrap());
+    }
+    let indexes = of_b.table.list_indices().await.unwrap();
+    let index = indexes.iter().find(|index| index.columns == ["vector"]).unwrap();
+    of_b.table.drop_index(&index.name).await.unwrap();
+    for table in [&of_a, &of_b] {
+        assert!(!table.has_vector_index().await.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collection_of_an_earlier_model_that_another_node_makes_later_is_searched_with_that_model() {
+    let store = Shaky::new();
+    let a = node(&store).await;
+    upsert(&a, &[document("bridge", "Built of granite.")]).await;
+    let earlier = |identity: &str| (identity == ENCODER.model).then(|| Arc::new(ENCODER) as Arc<dyn PassageEncoder>);
+    let bucket = Bucket::open(store.clone(), Name::from("a/b c"), at_once(), Env::system()).await.unwrap();
+    let encoder = Arc::new(WordEncoder { model: "words-2", ..ENCODER });
+    let b = Corpus::open_shared(bucket, encoder, &earlier, CorpusOptions::default()).await.unwrap();
+    a.upsert("later", vec![document("bakery", "It sells rye bread.")], &(), &|_| Ok(())).await.unwrap();
+    for collection in ["c", "later"] {
+        let wanted = BuiltWith { collection: collection.into(), embedder: ENCODER.model.into(), words_only: false };
+        assert_eq!(b.built_with(collection).await.unwrap(), wanted);
+    }
 }

@@ -92,3 +92,26 @@ async fn a_damaged_collection_that_another_node_deletes_is_none() {
     assert_eq!((b.names().await, b.damages().len()), (Vec::new(), 0));
     assert_eq!(b.documents("c", 0, 9).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
+
+async fn clocks(corpus: &Corpus) -> usize {
+    corpus.bucket().unwrap().list(&Name::from("clock"), None).await.unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_looked_at_the_clock_by_leaves_a_day_after_it_ran() {
+    let store = Shaky::new();
+    let (a, b) = (node(&store).await, node(&store).await);
+    for corpus in [&a, &b] {
+        corpus.bucket().unwrap().look_at_clock().await.unwrap();
+    }
+    two_hours_later(&store, &a).await;
+    a.remove_orphans().await.unwrap();
+    assert_eq!(clocks(&a).await, 2);
+    store.ahead_ms.store(25 * 3600 * 1000, Ordering::Relaxed);
+    a.bucket().unwrap().look_at_clock().await.unwrap();
+    a.remove_orphans().await.unwrap();
+    assert_eq!(clocks(&a).await, 1, "the one that runs has just written its own");
+    // Where the other one only slept, it looks as before.
+    b.bucket().unwrap().look_at_clock().await.unwrap();
+    assert_eq!(clocks(&b).await, 2);
+}

@@ -32,6 +32,8 @@ pub(super) struct Shaky {
     pub lost: AtomicU64,
     /// Nothing is answered.
     pub is_down: AtomicBool,
+    /// So many gets are not answered, from now on.
+    pub refused_gets: AtomicU64,
     /// How far its clock is ahead.
     pub ahead_ms: AtomicI64,
     /// How far it was when an object was written.
@@ -120,6 +122,10 @@ impl ObjectStore for Shaky {
 
     async fn get_opts(&self, path: &Name, options: GetOptions) -> Result<GetResult> {
         self.answers()?;
+        let refused = self.refused_gets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if refused.is_ok() {
+            return Err(Error::Generic { store: "Shaky", source: "503 Slow Down".into() });
+        }
         let mut got = self.inner.get_opts(path, options).await?;
         got.meta = self.at_its_time(got.meta);
         if self.is_googles.load(Ordering::Relaxed) {

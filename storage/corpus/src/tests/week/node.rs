@@ -8,7 +8,7 @@ use super::told::{Kind, Story};
 use super::world::World;
 use super::*;
 use crate::bucket::{Claims, Held, Lease, create_pointer, end_claims, pointer_of, sweep_claims};
-use crate::table::{Added, commit};
+use crate::table::{Added, Leaving, commit};
 use ragstone_env::Stopwatch;
 
 pub const COLLECTION: &str = "c";
@@ -138,7 +138,7 @@ impl Node {
         Ok(())
     }
 
-    async fn commit(&self, rows: Vec<Stored>, removed: Vec<String>) -> Result<()> {
+    async fn commit(&self, rows: Vec<Stored>, removed: Vec<Leaving>) -> Result<()> {
         let pause = {
             let mut committed = locked(&self.committed);
             let past = committed.as_ref().map(Stopwatch::elapsed);
@@ -166,24 +166,58 @@ impl Node {
         locked(&self.disk).journal.extend(leaving);
     }
 
-    /// Adds a document.
-    async fn upsert(&self, document: &str, version: &str) -> Result<()> {
+    /// Waits until no other node adds a document.
+    async fn claim(&self, document: &str) -> Result<Claims> {
         let documents = [document.to_owned()];
-        let mut claims = None;
         for _ in 0..20 {
             if let Ok(taken) = Claims::take(&self.bucket, COLLECTION, &documents).await? {
-                claims = Some(taken);
-                break;
+                return Ok(taken);
             }
             self.world.sleep(2000).await;
         }
-        let Some(claims) = claims else {
-            return Err(Error::new(ErrorKind::Unavailable, "another node adds it for as long as anybody waits"));
-        };
+        Err(Error::new(ErrorKind::Unavailable, "another node adds it for as long as anybody waits"))
+    }
+
+    /// Adds a document.
+    async fn upsert(&self, document: &str, version: &str) -> Result<()> {
+        let claims = self.claim(document).await?;
         let written = self.write(document, version, &claims).await;
         claims.give_back(&self.bucket).await;
         written?;
         self.tell().await
+    }
+
+    /// Adds a document that has no words any more.
+    async fn empty(&self, document: &str) -> Result<()> {
+        let mut claims = self.claim(document).await?;
+        let emptied = self.take_emptied_out(document, &mut claims).await;
+        claims.give_back(&self.bucket).await;
+        emptied?;
+        self.tell().await
+    }
+
+    async fn take_emptied_out(&self, document: &str, claims: &mut Claims) -> Result<()> {
+        // It is cut, and others of its group are embedded.
+        self.world.sleep(100 + self.world.below(5000)).await;
+        let there = self.there(document).await?;
+        if there.is_empty() {
+            return Ok(());
+        }
+        self.leaves(document, &there, "");
+        self.check_claims(claims).await?;
+        let up_to = claims.generation(document);
+        if claims.end(&self.bucket, &[document.to_owned()]).await?.is_some() {
+            return Err(Error::new(ErrorKind::Unavailable, "another node took it over"));
+        }
+        self.take_out(document, up_to).await
+    }
+
+    /// As `take_out` does it.
+    async fn take_out(&self, document: &str, up_to: u64) -> Result<()> {
+        if self.there(document).await?.is_empty() {
+            return Ok(());
+        }
+        self.commit(Vec::new(), vec![Leaving { id: document.into(), up_to: Some(up_to) }]).await
     }
 
     async fn write(&self, document: &str, version: &str, claims: &Claims) -> Result<()> {
@@ -196,13 +230,16 @@ impl Node {
         self.leaves(document, &there, version);
         self.check_claims(claims).await?;
         let row = Stored { id: document.into(), version: version.into(), generation: claims.generation(document) };
-        let removed = if there.is_empty() { Vec::new() } else { vec![document.to_owned()] };
+        let removed = if there.is_empty() { Vec::new() } else { vec![Leaving::whole(document)] };
         self.commit(vec![row], removed).await?;
         if let Err(error) = self.check_claims(claims).await {
             let deleted = claims.deleted_of(&self.bucket, &[document.to_owned()]).await?;
             if !deleted.is_empty() {
-                self.leaves(document, &self.there(document).await?, "");
-                self.remove(document).await?;
+                let up_to = claims.generation(document);
+                let mut own = self.there(document).await?;
+                own.retain(|row| row.generation <= up_to);
+                self.leaves(document, &own, "");
+                self.take_out(document, up_to).await?;
             }
             return Err(error);
         }
@@ -223,7 +260,7 @@ impl Node {
         if self.there(document).await?.is_empty() {
             return Ok(());
         }
-        self.commit(Vec::new(), vec![document.to_owned()]).await
+        self.commit(Vec::new(), vec![Leaving::whole(document)]).await
     }
 
     async fn delete(&self, document: &str) -> Result<()> {
@@ -249,9 +286,9 @@ impl Node {
                     let done = self.upsert(&document, &version).await;
                     locked(&self.story).ends(number, done.is_ok(), self.world.now_ms());
                 }
-                4 => {
+                one @ 4..=5 => {
                     let number = locked(&self.story).begins(self.name, &document, Kind::Deleted, self.world.now_ms());
-                    let done = self.delete(&document).await;
+                    let done = if one == 4 { self.delete(&document).await } else { self.empty(&document).await };
                     locked(&self.story).ends(number, done.is_ok(), self.world.now_ms());
                 }
                 _ => drop(self.answer(&document).await),
