@@ -20,7 +20,6 @@ use crate::folder;
 use crate::tokenizer::{SpecialTokens, read_json};
 use calls::CallForm;
 pub use date::Date;
-pub(crate) use marks::is_bracketed;
 use thoughts::Thinking;
 
 const TEMPLATE: &str = "chat template";

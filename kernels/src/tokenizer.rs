@@ -4,6 +4,7 @@ pub(crate) mod guarded;
 mod special;
 mod spelling;
 mod stream;
+
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +13,6 @@ use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, Input};
 
-use crate::chat::is_bracketed;
 use crate::config::ModelConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
@@ -279,4 +279,10 @@ fn encode(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool) -> Resul
 fn failed(error: tokenizers::Error) -> Error {
     let message = format!("the tokenizer failed: {error}");
     Error::new(ErrorKind::Internal, message).with_source(error)
+}
+
+/// Whether an added token is spelled as a mark.
+pub(crate) fn is_bracketed(text: &str) -> bool {
+    let within = |open: char, close: char| text.strip_prefix(open).and_then(|rest| rest.strip_suffix(close));
+    within('<', '>').or_else(|| within('[', ']')).is_some_and(|name| !name.is_empty())
 }

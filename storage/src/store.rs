@@ -24,8 +24,7 @@ mod write_behind;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, atomic::Ordering};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -193,8 +192,7 @@ impl KvStore {
         let host = HostTier::new(options.host);
         if let Some(object) = &options.object {
             object.report_reads(&options.costs);
-            // What a dead bucket kept before the restart is not found after it either.
-            object.hide_many(&uses.catalog.object_removals()?.into_iter().collect::<Vec<_>>());
+            invalidate::hide_removals(&**object, &uses.catalog)?;
         }
         let rule = (options.admission, options.costs);
         let known = uses.catalog.clone();

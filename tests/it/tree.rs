@@ -320,6 +320,7 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
         2,
         "the daemon's own socket, as it ends, and the empty folder in which it was made",
     ),
+    ("storage/sources/src/memory.rs", 1, "derived: what was noted of a source, where it is not so any more"),
     ("src/cli/models/remove.rs", 1, "a model that the owner named"),
     (
         "actors/service/src/ingest/fetching.rs",

@@ -23,7 +23,6 @@ use ragstone_kernels::grammar::Constraint;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::prompt::arrange::Popularity;
 use ragstone_storage::prompt::plan::{LoadPlan, Recurring, Why};
-use ragstone_storage::prompt::record_use;
 use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
@@ -31,7 +30,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
-use self::account::{record, record_speculation, report};
+use self::account::record_speculation;
 use self::arranging::Arranged;
 use self::modules::options_of;
 use crate::admission::caller::Caller;
@@ -277,18 +276,6 @@ impl Pipeline {
         let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
         asking.computed_us.fetch_add((sequence.prefill.computing_ms * 1e3) as u64, Ordering::Relaxed);
         Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, arranged, sequence })
-    }
-
-    /// Files what is fresh of a prompt that is the request's own, counts it, and reports.
-    fn account(&self, asking: &Asking, prefilled: &mut Prefilled, ttft: Ttft) -> ReuseReport {
-        record_use(&self.store, &prefilled.sequence.prefill.plan);
-        self.learn(&prefilled.sequence);
-        self.keep(&asking.question, &prefilled.segments, &mut prefilled.sequence, asking.found_in);
-        let ttft = Ttft { assemble_ms: prefilled.assemble_ms, ..ttft };
-        let arrangement = prefilled.arranged.as_ref().map(|arranged| arranged.report);
-        let report = ReuseReport { arrangement, ..report(&prefilled.sequence, prefilled.blending, ttft) };
-        record(&report);
-        report
     }
 
     /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.

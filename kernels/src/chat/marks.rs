@@ -9,12 +9,6 @@
 use super::thoughts::MARKS_OF_THOUGHTS;
 use super::{ChatMessage, ChatTemplate, Date};
 
-/// Whether an added token is spelled as a mark.
-pub(crate) fn is_bracketed(text: &str) -> bool {
-    let within = |open: char, close: char| text.strip_prefix(open).and_then(|rest| rest.strip_suffix(close));
-    within('<', '>').or_else(|| within('[', ']')).is_some_and(|name| !name.is_empty())
-}
-
 /// `<|im_start|>`, and DeepSeek's with other bars.
 fn is_barred(text: &str) -> bool {
     ["<|", "<\u{ff5c}"].iter().any(|open| text.starts_with(*open))

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::error::ErrorKind;
+use crate::tokenizer::is_bracketed;
 
 #[derive(Deserialize)]
 struct Cases {

@@ -5,8 +5,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::KvStore;
+use crate::catalog::Catalog;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::tier::{EntryId, EntrySummary, Tier};
+use crate::tier::{EntryId, EntrySummary, SharedTier, Tier};
 use crate::{Error, Result};
 
 /// What an invalidation removed.
@@ -327,6 +328,15 @@ impl KvStore {
             done.noted(self.0.uses.catalog.finish_object_removals(&gone));
         }
     }
+}
+
+/// What a dead bucket kept before a restart is not found after it either.
+///
+/// # Errors
+/// As the catalog says.
+pub(super) fn hide_removals(object: &dyn SharedTier, catalog: &Catalog) -> Result<()> {
+    object.hide_many(&catalog.object_removals()?.into_iter().collect::<Vec<_>>());
+    Ok(())
 }
 
 /// Why an entry goes with some segments.

@@ -1,9 +1,25 @@
 //! The account of a prompt: what its answer reports, and what is counted.
 
-use super::Sequence;
+use ragstone_storage::prompt::record_use;
+
+use super::{Asking, Pipeline, Prefilled, Sequence};
 use crate::report::Blending;
 use crate::report::{ReuseReport, SegmentReport, Ttft};
 use crate::speculation::{Outcome, Speculation};
+
+impl Pipeline {
+    /// Files what is fresh of a prompt that is the request's own, counts it, and reports.
+    pub(super) fn account(&self, asking: &Asking, prefilled: &mut Prefilled, ttft: Ttft) -> ReuseReport {
+        record_use(&self.store, &prefilled.sequence.prefill.plan);
+        self.learn(&prefilled.sequence);
+        self.keep(&asking.question, &prefilled.segments, &mut prefilled.sequence, asking.found_in);
+        let ttft = Ttft { assemble_ms: prefilled.assemble_ms, ..ttft };
+        let arrangement = prefilled.arranged.as_ref().map(|arranged| arranged.report);
+        let report = ReuseReport { arrangement, ..report(&prefilled.sequence, prefilled.blending, ttft) };
+        record(&report);
+        report
+    }
+}
 
 /// What is told of a prefilled prompt.
 pub(super) fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> ReuseReport {

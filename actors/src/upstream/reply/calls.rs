@@ -33,7 +33,7 @@ impl Calls {
         let found = self.0.iter().rposition(|call| index.is_none() || call.index == index);
         let at = match found.filter(|at| !self.0[*at].ends_before(id, name)) {
             Some(at) => at,
-            None if self.0.len() >= MOST_CALLS => {
+            None if self.0.len().max(index.unwrap_or_default() as usize) >= MOST_CALLS => {
                 return Err(bad(&format!("an answer has more than {MOST_CALLS} calls")));
             }
             None => {
