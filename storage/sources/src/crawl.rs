@@ -30,7 +30,7 @@ const MOST_NOTED: usize = 1000;
 const TEXTS: [&str; 5] = ["html", "txt", "md", "csv", "tsv"];
 /// Of all files of a site.
 const MOST_BYTES: u64 = 4 << 30;
-/// A larger page's links are not followed: what builds its tree is not bounded as the reading of files is.
+/// A larger page's links are not followed: its tree would have millions of elements.
 const MOST_LINKED_BYTES: usize = 8 << 20;
 /// Lists of a site's pages that are read.
 const MOST_SITEMAPS: usize = 16;
