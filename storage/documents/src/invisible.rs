@@ -3,27 +3,43 @@
 
 use super::parse::Parsed;
 
-/// Joiners (U+200C, U+200D) are none of them: words of Persian and of India are written with them, and emoji.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{200b}' | '\u{2060}' | '\u{feff}')
+/// Joiners (U+200C, U+200D) are none of them: words of Persian and of India are written with them, and emoji. Nor is a blank of no width where it
+/// parts words, as Thai, Lao, Burmese and Khmer have no other blank. `before`: what stands before it.
+fn is_invisible(before: char, c: char) -> bool {
+    match c {
+        '\u{ad}' | '\u{2060}' | '\u{feff}' => true,
+        '\u{200b}' => !matches!(before, '\u{e00}'..='\u{eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}'),
+        _ => false,
+    }
 }
 
 /// A document without them; its elements and pages begin where they began.
 pub fn without(mut parsed: Parsed) -> Parsed {
     if let Some(title) = &mut parsed.title {
-        title.retain(|c| !is_invisible(c));
+        remove(title);
     }
-    if parsed.text.contains(is_invisible) {
+    if invisible(&parsed.text).next().is_some() {
         shift(&parsed.text, parsed.elements.iter_mut().map(|element| &mut element.at));
         shift(&parsed.text, parsed.pages.iter_mut());
-        parsed.text.retain(|c| !is_invisible(c));
+        remove(&mut parsed.text);
     }
     parsed
 }
 
+/// Those of a text, and where they stand.
+fn invisible(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let mut before = ' ';
+    text.char_indices().filter(move |(_, c)| is_invisible(std::mem::replace(&mut before, *c), *c))
+}
+
+fn remove(text: &mut String) {
+    let mut before = ' ';
+    text.retain(|c| !is_invisible(std::mem::replace(&mut before, c), c));
+}
+
 /// Moves places of a text, in order, to where they are without such characters.
 fn shift<'a>(text: &str, places: impl Iterator<Item = &'a mut usize>) {
-    let (mut found, mut gone) = (text.char_indices().filter(|(_, c)| is_invisible(*c)).peekable(), 0);
+    let (mut found, mut gone) = (invisible(text).peekable(), 0);
     for place in places {
         while let Some((_, c)) = found.next_if(|(at, _)| *at < *place) {
             gone += c.len_utf8();
@@ -53,8 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn joiners_stay() {
-        for text in ["\u{645}\u{6cc}\u{200c}\u{62e}\u{648}\u{627}\u{647}\u{645}", "\u{1f469}\u{200d}\u{1f680}"] {
+    fn joiners_stay_and_what_parts_words_where_nothing_else_does() {
+        let persian = "\u{645}\u{6cc}\u{200c}\u{62e}\u{648}\u{627}\u{647}\u{645}";
+        let khmer = "\u{1781}\u{17d2}\u{1789}\u{17bb}\u{17c6}\u{200b}\u{1791}\u{17c5}";
+        for text in [persian, khmer, "\u{e01}\u{200b}\u{e02}", "\u{1f469}\u{200d}\u{1f680}"] {
             assert_eq!(without(Parsed { text: text.to_owned(), ..Parsed::default() }).text, text);
         }
     }
