@@ -267,3 +267,25 @@ impl Question {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_passages_are_put_in_order_than_a_search_may_find_for_it() {
+        let context = |rerank, top_k| Context {
+            collection: Some("c".into()),
+            rerank: Some(rerank),
+            top_k: Some(top_k),
+            ..Context::default()
+        };
+        for (rerank, top_k) in [(0, 1000), (1, MAX_CANDIDATES), (MAX_CANDIDATES, 5)] {
+            context(rerank, top_k).check().unwrap();
+        }
+        for (rerank, top_k, named) in [(1, MAX_CANDIDATES + 1, "top_k"), (MAX_CANDIDATES + 1, 5, "rerank")] {
+            let error = context(rerank, top_k).check().unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

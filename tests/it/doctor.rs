@@ -43,8 +43,9 @@ fn a_new_machine_is_looked_at_and_nothing_is_left_there() {
 #[test]
 fn what_would_keep_a_service_from_starting_is_a_problem_with_what_to_do() {
     let folder = Folder::new();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = format!("listen={}", taken.local_addr().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (taken, health) = (format!("listen={address}"), format!("health_listen={address}"));
     let file = folder.write("file", "");
     let below = format!("data={}", file.join("data").display());
     let broken = folder.write("model/config.json", "{").parent().unwrap().display().to_string();
@@ -52,7 +53,8 @@ fn what_would_keep_a_service_from_starting_is_a_problem_with_what_to_do() {
     let dead = ["object_url=s3://bucket", "object_options.region=r", "object_options.endpoint=http://127.0.0.1:1"];
     let dead = [&dead[..], &["object_options.allow_http=true", "object_timeout_ms=300"]].concat();
     let dead: Vec<&str> = dead.iter().flat_map(|set| ["--set", set]).collect();
-    let cases: [(&[&str], &str, &str); 7] = [
+    let log = format!("audit_log={}", file.join("log").display());
+    let cases: [(&[&str], &str, &str); 10] = [
         (&["--set", &taken], "address", "another program listens there"),
         (&["--set", "listen=0.0.0.0:0"], "address", "--allow-anyone"),
         (&["--set", &below], "data folder", "cannot be written to"),
@@ -60,6 +62,9 @@ fn what_would_keep_a_service_from_starting_is_a_problem_with_what_to_do() {
         (&["--model", "nobody/has-this", "--offline"], "model", "not on this machine"),
         (&["--set", "kernels=portable", "--set", "device_bytes=1000TiB"], "memory", "MiB weights"),
         (&dead, "bucket", "object_url"),
+        (&["--set", "tls_certificate=/none.pem", "--set", "tls_key=/none.pem"], "TLS", "/none.pem"),
+        (&["--set", &health], "health", "health_listen"),
+        (&["--set", &log], "audit log", "cannot be written to"),
     ];
     for (arguments, what, words) in cases {
         if what == "memory" && !cfg!(target_os = "linux") {

@@ -319,6 +319,13 @@ await page.waitForFunction(() => document.activeElement.id === "main");
 assert.equal(page.url(), view);
 await page.getByRole("link", { name: "a", exact: true }).waitFor();
 
+// An address that somebody made up or cut shows a view all the same.
+for (const [hash, title] of [["#/toString", "Ask · ragstone"], ["#/keys/%E0", "Keys · ragstone"]]) {
+  await page.evaluate((hash) => { location.hash = hash; }, hash);
+  await page.waitForFunction((title) => document.title === title, title);
+  await page.locator(".view h1").waitFor();
+}
+
 // Each change was sent once.
 const sent = changes.filter((change) => change.startsWith("DELETE"));
 assert.deepEqual(sent, [...new Set(sent)].flatMap((change) => (change.endsWith("/documents/b") ? [change, change] : [change])));

@@ -92,13 +92,17 @@ impl Drop for AnswerStream {
         if let Coming::Here(tokens) = &mut self.coming
             && !self.ended
         {
-            tokens.close();
-            while let Ok(decoded) = tokens.try_recv() {
-                self.completion_tokens += u32::from(matches!(decoded, Decoded::Token(_)));
-            }
+            self.completion_tokens += unread(tokens);
         }
         self.meter.answer(u64::from(self.completion_tokens));
     }
+}
+
+/// Tokens that were generated and nobody took. No more come.
+fn unread(tokens: &mut mpsc::Receiver<Decoded>) -> u32 {
+    tokens.close();
+    let left = std::iter::from_fn(|| tokens.try_recv().ok());
+    left.filter(|decoded| matches!(decoded, Decoded::Token(_))).count() as u32
 }
 
 impl AnswerStream {
@@ -387,7 +391,21 @@ fn overlap(text: &str, stop: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::StopFilter;
+    use ragstone_kernels::sampling::Sampled;
+    use tokio::sync::mpsc;
+
+    use super::{Decoded, FinishReason, StopFilter, unread};
+
+    #[test]
+    fn tokens_that_nobody_took_are_counted_and_no_more_come() {
+        let token = || Decoded::Token(Sampled { id: 1, logprob: 0.0, top: Vec::new() });
+        let (sender, mut tokens) = mpsc::channel(8);
+        (0..4).for_each(|_| sender.try_send(token()).unwrap());
+        assert!(tokens.try_recv().is_ok(), "one was told");
+        sender.try_send(Decoded::End(FinishReason::Stop)).unwrap();
+        assert_eq!(unread(&mut tokens), 3);
+        assert!(sender.try_send(token()).is_err());
+    }
 
     /// Feeds pieces; the released text and whether a stop string was met.
     fn feed(stop: &[&str], pieces: &[&str]) -> (Vec<String>, bool) {

@@ -19,6 +19,11 @@ fn is_service_link(key: &str) -> bool {
     key == "port" || key.starts_with("port_") || key.starts_with("service_")
 }
 
+/// Whether a variable, in small letters and without its prefix, is somebody else's.
+fn is_others(key: &str) -> bool {
+    is_service_link(key) || OF_CHECKS.iter().any(|check| key.starts_with(check))
+}
+
 /// Which struct takes a key: serde cannot flatten two and still refuse unknown keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
@@ -117,8 +122,7 @@ struct Variables<'a> {
 impl Variables<'_> {
     fn read(&self) -> Env {
         let named = Env::prefixed(self.prefix).ignore(NO_SETTINGS);
-        let is_others = |key: &str| is_service_link(key) || OF_CHECKS.iter().any(|check| key.starts_with(check));
-        named.filter(move |key| !is_others(&key.as_str().to_ascii_lowercase())).split("__")
+        named.filter(|key| !is_others(&key.as_str().to_ascii_lowercase())).split("__")
     }
 }
 
@@ -213,6 +217,14 @@ mod tests {
         for key in ["TOP_K", "LISTEN", "PORTS", "HOST_BYTES"] {
             assert!(!is_service_link(&key.to_ascii_lowercase()), "{key}");
         }
+    }
+
+    #[test]
+    fn what_checks_of_ours_use_is_no_setting() {
+        for key in ["test_seed", "fuzz_seconds", "vllm_model"] {
+            assert!(is_others(key), "{key}");
+        }
+        assert!(!is_others("top_k"));
     }
 
     #[test]
