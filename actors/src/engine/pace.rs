@@ -1,7 +1,11 @@
 //! How many rows of prefills a step may have, so that running answers keep their pace.
 
-/// Rows of a step while nobody decodes: what goes through a layer together, so longer chunks gain nothing.
+/// Rows of a step at most: what goes through a layer together, so longer chunks gain nothing.
 pub(super) const MOST_ROWS: usize = 512;
+/// What a step may take while nobody decodes, in milliseconds: whoever comes waits for the step under way, and shares the next.
+const STEP_MS: f64 = 100.0;
+/// Rows that such a step has however slow the machine is: fewer would cost more in repeated passes over the weights than they save.
+const FULL_ROWS: usize = 64;
 /// However slow steps are, prefills go on.
 const LEAST_ROWS: usize = 16;
 /// What a step may take beside its target, as a multiple of decoding alone: less would cost more in repeated passes over the
@@ -45,11 +49,13 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Rows of prefills for a step beside the answers of callers, which have so many rows each, `most` of them in the step. It is to take
-    /// `target_ms`; 0 takes twice what decoding alone takes.
+    /// `target_ms`; 0 takes twice what decoding alone takes. Where nobody decodes it may take [`STEP_MS`].
     pub(super) fn rows(&self, callers: &[usize], most: usize, target_ms: f64) -> usize {
         let decoding = capped(callers, most);
         if decoding == 0 {
-            return MOST_ROWS;
+            let Some(row) = self.row_ms else { return 2 * FULL_ROWS };
+            let allowed = STEP_MS - self.decoding_ms(1).unwrap_or(0.0);
+            return ((allowed / row.max(1e-6)) as usize).clamp(FULL_ROWS, MOST_ROWS);
         }
         // Answers of one that has many are no reason to let those of others wait longer.
         let fair = capped(callers, fewest(callers));
@@ -196,7 +202,7 @@ mod tests {
         let mut pace = Pace::default();
         assert_eq!(
             (pace.rows(&[0], usize::MAX, 0.0), pace.rows(&[4], usize::MAX, 0.0)),
-            (MOST_ROWS, 4 * LEAST_ROWS),
+            (2 * FULL_ROWS, 4 * LEAST_ROWS),
             "nothing is known"
         );
         for _ in 0..50 {
@@ -217,12 +223,26 @@ mod tests {
         assert_eq!(pace.rows(&[4], usize::MAX, 0.0), 80, "0.8 of decoding alone");
         assert_eq!(pace.rows(&[4], usize::MAX, 300.0), 200);
         assert_eq!(pace.rows(&[4], usize::MAX, 10_000.0), MOST_ROWS);
+        assert_eq!(pace.rows(&[0], usize::MAX, 10_000.0), FULL_ROWS, "a pass alone takes what a step may");
         // A machine that is a hundred times slower by the row.
         for _ in 0..50 {
             pace.observe(4, 50, 5100.0);
         }
         assert_eq!(pace.rows(&[4], usize::MAX, 0.0), LEAST_ROWS);
         assert_eq!(pace.rows(&[64], usize::MAX, 0.0), LEAST_ROWS, "as the nearest that was seen");
+    }
+
+    #[test]
+    fn whoever_comes_does_not_wait_for_long_steps_of_others() {
+        let pace = |decode_ms: f64, row_ms: f64| {
+            let mut pace = Pace::default();
+            pace.observe(1, 0, decode_ms);
+            pace.observe(0, 100, decode_ms + 100.0 * row_ms);
+            pace
+        };
+        assert_eq!(pace(10.0, 0.5).rows(&[], usize::MAX, 0.0), 180, "10 ms and 180 times 0.5 ms");
+        assert_eq!(pace(500.0, 30.0).rows(&[], usize::MAX, 0.0), FULL_ROWS, "passes over the weights are not to be all it does");
+        assert_eq!(pace(2.0, 0.01).rows(&[], usize::MAX, 0.0), MOST_ROWS);
     }
 
     #[test]
