@@ -241,7 +241,11 @@ mod tests {
             pace
         };
         assert_eq!(pace(10.0, 0.5).rows(&[], usize::MAX, 0.0), 180, "10 ms and 180 times 0.5 ms");
-        assert_eq!(pace(500.0, 30.0).rows(&[], usize::MAX, 0.0), FULL_ROWS, "passes over the weights are not to be all it does");
+        assert_eq!(
+            pace(500.0, 30.0).rows(&[], usize::MAX, 0.0),
+            FULL_ROWS,
+            "passes over the weights are not to be all it does"
+        );
         assert_eq!(pace(2.0, 0.01).rows(&[], usize::MAX, 0.0), MOST_ROWS);
     }
 

@@ -14,7 +14,7 @@ use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 
 use super::{Device, Part};
 use crate::engine::beams::BeamGroup;
-use crate::engine::sequence::{FinishedPrefill, Prefilling, State, Tail};
+use crate::engine::sequence::{FinishedPrefill, Prefilling, Sequence, State, Tail};
 use crate::engine::status::{GroupBlocks, GroupsStatus};
 use crate::engine::text::GrowingText;
 use crate::engine::{Decoded, PrefillReport, Urgency, engine_panicked};
@@ -150,9 +150,11 @@ impl<B: Backend> Device<B> {
         }
     }
 
-    /// Counts what groups hold, and what their tails would hold apart.
+    /// Counts what groups that answer hold, and what their tails would hold apart; before that they have one table, whatever their kind.
     fn note_sharing(&self) {
-        let groups = self.sequences.iter().filter(|sequence| sequence.swapped.is_none() && sequence.tails() > 1);
+        let answers =
+            |sequence: &&Sequence<B>| matches!(sequence.state, State::Decoding(_)) && sequence.swapped.is_none();
+        let groups = self.sequences.iter().filter(answers).filter(|sequence| sequence.tails() > 1);
         let mut step = GroupsStatus::default();
         for group in groups {
             let apart = group.tables().iter().map(|table| table.blocks().len() as u64).sum::<u64>();
