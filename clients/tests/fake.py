@@ -13,11 +13,11 @@ from enum import Enum, auto
 
 
 class Daemon:
-    """Blocks in a dictionary. `hold` stops answers until `go`; `refuse` answers every job with an error."""
+    """Blocks in a dictionary. Answers wait for `go`; `refuse` answers every job with an error, `garbage` each operation with what it has for it."""
 
     def __init__(self, path):
         self.path, self.blocks, self.hellos, self.requests = path, {}, [], []
-        self.go, self.refuse, self.lose = threading.Event(), None, set()
+        self.go, self.refuse, self.lose, self.garbage = threading.Event(), None, set(), {}
         self.go.set()
         self._start()
 
@@ -61,13 +61,14 @@ class Daemon:
             assert hello["op"] == "hello" and hello["version"] == 1, hello
             files = {name: os.open(hello[name]["path"], os.O_RDWR) for name in ("region", "staging")}
             self.hellos.append(hello)
-            _write(client, {"re": "hello", "version": 1, "namespace": "00" * 32, "limits": {"message_bytes": 1 << 20, "keys": 4096, "jobs": 4}})
+            _write(client, self.garbage["hello"] if "hello" in self.garbage else {"re": "hello", "version": 1, "namespace": "00" * 32, "limits": {"message_bytes": 1 << 20, "keys": 4096, "jobs": 4}})
             store = self.blocks.setdefault(json.dumps(hello["namespace"], sort_keys=True), {})
             while True:
                 request = _read(client)
                 self.requests.append(request)
                 self.go.wait()
-                _write(client, self._answer(request, hello, files, store))
+                garbage = request["op"] in self.garbage
+                _write(client, self.garbage[request["op"]] if garbage else self._answer(request, hello, files, store))
         except (OSError, EOFError):
             pass
 
@@ -180,8 +181,8 @@ def install_vllm(version="0.32.0"):
 class Tensor:
     """As much of a tensor as the SGLang client uses: flat bytes."""
 
-    def __init__(self, data):
-        self.data = data
+    def __init__(self, data, contiguous=True):
+        self.data, self._is_contiguous = data, contiguous
 
     def numel(self):
         return len(self.data)
@@ -190,7 +191,10 @@ class Tensor:
         return 1
 
     def is_contiguous(self):
-        return True
+        return self._is_contiguous
+
+    def contiguous(self):
+        return Tensor(bytearray(self.data))
 
     def view(self, _):
         return self

@@ -3,12 +3,15 @@
 import json
 import mmap
 import os
+import select
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -163,6 +166,76 @@ class FakeLinkTests(LinkTests):
         self.daemon.go.set()
         clock[0] = 200.0
         self.assertEqual(self.loaded(link, [1]), [True])
+
+    def test_a_forked_process_does_not_keep_a_connection_open_that_was_given_up(self):
+        clock = [0.0]
+        link = self.link(clock=lambda: clock[0], deadline_s=5.0)
+        self.ask(link.store, *self.put([1]))
+        held = os.dup(link._socket.fileno())  # as a process that was forked has it
+        self.addCleanup(os.close, held)
+        self.daemon.go.clear()
+        states, ends = [], select.poll()
+        ends.register(self.daemon._clients[-1], select.POLLRDHUP)
+        self.assertEqual(ends.poll(0), [])
+        link.store(*self.put([2]), lambda found: states.append(bool(ends.poll(0))))
+        until(lambda: len(self.daemon.requests) == 2)
+        clock[0] = 100.0
+        link._wake()
+        self.assertTrue(link.wait(60))
+        self.assertEqual(states, [True], "the daemon sees the end before the store is reported")
+        self.daemon.go.set()
+
+    def test_a_callback_that_raises_costs_its_block(self):
+        link = self.link()
+        self.ask(link.store, *self.put([1, 2, 3]))
+
+        def take(at, _):
+            if at != 1:
+                raise RuntimeError("no room")
+
+        with self.assertLogs("ragstone_kv", "ERROR") as logs:
+            self.assertEqual(self.ask(link.load, [key(1), key(2), key(3)], take), [False, True, False])
+        self.assertEqual((len(logs.records), link.is_up, link.wait(0)), (1, True, True))
+        self.assertEqual(self.loaded(link, [1, 2, 3]), [True] * 3)
+
+    def test_whatever_a_daemon_answers_every_job_ends(self):
+        clock = [0.0]
+        link = self.link(clock=lambda: clock[0])
+        for op, answers in (
+            ("hello", ([], None, {"re": "hello", "namespace": "", "limits": None}, {"re": "hello", "namespace": 1, "limits": {"jobs": 1}})),
+            ("load", ([], {"re": "load", "id": []}, {"re": "load", "id": 99}, {"re": "load"})),
+        ):
+            for answer in answers:
+                self.daemon.garbage = {op: answer}
+                clock[0] = link._retry_at
+                breaks = link.counts["breaks"]
+                self.assertEqual(self.ask(link.load, [key(1)], lambda *_: None), [False], answer)
+                self.assertTrue(link.wait(60))
+                self.assertEqual(link.counts["breaks"], breaks + 1, answer)
+        self.daemon.garbage = {}
+        clock[0] = link._retry_at
+        self.assertEqual(self.ask(link.store, *self.put([1])), [True])
+
+    def test_a_job_has_time_for_those_before_it(self):
+        link = self.link(clock=lambda: 0.0, deadline_s=5.0)
+        self.ask(link.store, *self.put([1]))
+        self.daemon.go.clear()
+        link._block = 100_000_000  # two seconds each
+        for number in (1, 2, 3):
+            link.load([key(number)], lambda *_: None, lambda _: None)
+        until(lambda: len(link._parts) == 3)
+        self.assertEqual([part.job.deadline for part in link._parts.values()], [7.0, 9.0, 11.0])
+        self.daemon.go.set()
+        self.assertTrue(link.wait(60))
+        self.assertEqual(link._moving, 0)
+
+    def test_what_is_asked_of_a_closed_link_is_a_miss(self):
+        link = self.link()
+        self.ask(link.store, *self.put([1]))
+        link.close()
+        self.assertEqual(self.ask(link.has, [key(1)]), [False])
+        self.assertEqual(self.ask(link.store, *self.put([1])), [False])
+        self.assertTrue(link.wait(0))
 
     def test_a_late_load_reaches_nobody(self):
         clock = [0.0]
@@ -522,6 +595,39 @@ class FakeTierTests(TierTests):
         with self.assertRaisesRegex(ValueError, "weights"):
             self.tier(self.spec(model=SimpleNamespace(name="nobody/nothing", dtype="x")))
 
+    def test_one_revision_never_gets_what_another_stored(self):
+        snapshots = self.dir / "models--org--m" / "snapshots"
+
+        def cache(revision, weights):
+            (snapshots / revision).mkdir(parents=True)
+            (snapshots / revision / "config.json").write_text("{}")
+            if weights:
+                (snapshots / revision / "model.safetensors").write_bytes(weights)
+
+        def download(model, revision=None, local_files_only=False):
+            folder = snapshots / (revision or "main")
+            if model != "org/m" or not local_files_only or not folder.is_dir():
+                raise FileNotFoundError(folder)
+            return str(folder)
+
+        with unittest.mock.patch.dict(sys.modules, {"huggingface_hub": SimpleNamespace(snapshot_download=download)}):
+            spec = self.spec(model=SimpleNamespace(name="org/m", dtype="bfloat16"))
+            cache("main", b"main's")
+            cache("half", b"")  # only its settings
+            self.store(self.tier(spec), [1])
+            self.assertEqual(self.known(self.tier(spec), [1]), [True])
+            cache("v1", b"another's")
+            with self.assertRaisesRegex(ValueError, "several revisions"):
+                self.tier(spec)
+            self.assertEqual(self.known(self.tier(spec, revision="v1"), [1]), [False])
+            self.assertEqual(self.known(self.tier(spec, revision="main"), [1]), [True])
+            with self.assertRaisesRegex(ValueError, "revision"):
+                self.tier(spec, revision="v2")
+            # Where vLLM says what it loaded, nobody else needs to.
+            for revision, is_there in (("v1", False), (None, True)):
+                spec.vllm_config = SimpleNamespace(model_config=SimpleNamespace(revision=revision))
+                self.assertEqual(self.known(self.tier(spec), [1]), [is_there])
+
 
 RUST_FIELDS = ["weights", "dtype", "layout", "groups", "parallel_rank", "parallel_size", "isa", "tenant", "engine", "engine_version"]
 
@@ -572,6 +678,34 @@ class HiCacheTests(Place):
         self.assertIs(storage.get("a", target), target)
         self.assertEqual(bytes(target.data), block(1))
         self.assertEqual(storage.batch_get(["b", "a"], [fake.Tensor(bytearray(STRIDE)), target]), [None, target])
+
+    def test_a_target_that_cannot_be_written_is_a_miss(self):
+        storage = self.storage()
+        self.assertTrue(storage.set("a", fake.Tensor(bytearray(block(1)), contiguous=False)))
+        scattered = fake.Tensor(bytearray(STRIDE), contiguous=False)
+        short = fake.Tensor(bytearray(STRIDE - 1))
+        target = fake.Tensor(bytearray(STRIDE))
+        with self.assertLogs("ragstone_kv", "ERROR"):
+            self.assertEqual(storage.batch_get(["a"] * 4, [scattered, short, None, target]), [None, None, None, target])
+            self.assertIsNone(storage.get("a"))
+            self.assertEqual(storage.batch_get(["a", "b"]), [None, None])
+        self.assertEqual((bytes(scattered.data), bytes(target.data)), (bytes(STRIDE), block(1)))
+
+    def test_a_closed_backend_keeps_nobody_waiting(self):
+        storage = self.storage()
+        storage.set("a", fake.Tensor(bytearray(block(1))))
+        storage.close()
+        self.assertEqual(storage.batch_exists(["a"]), 0)
+        self.assertEqual(storage.batch_get(["a"], [fake.Tensor(bytearray(STRIDE))]), [None])
+
+    def test_what_a_killed_backend_left_is_removed_by_the_next(self):
+        alive = self.storage()
+        left = Path("/dev/shm") / f"ragstone_kv_0_{uuid.uuid4().hex}"
+        left.write_bytes(bytes(STRIDE))
+        self.addCleanup(lambda: left.unlink(missing_ok=True))
+        with self.assertLogs("sglang.ragstone", "WARNING"):
+            self.storage()
+        self.assertEqual((left.exists(), os.path.exists(alive._out.path)), (False, True))
 
     def test_ranks_do_not_share_and_replicas_do(self):
         first = self.storage(tp_size=2)

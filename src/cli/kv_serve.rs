@@ -156,7 +156,11 @@ fn status_table(status: &Status) -> String {
         ["namespace", "tenant", "blocks", "host MiB", "disk MiB", "hits", "misses", "loaded", "stored", "engine"];
     let rows: Vec<Vec<String>> = status.namespaces.iter().map(cells).collect();
     let clients = output::count(status.connections, "client", "clients");
-    format!("{}\n{clients}\n", table::table(&heads, &rows))
+    let left_out = match status.left_out {
+        0 => String::new(),
+        more => format!("and {}\n", output::count(more, "more namespace", "more namespaces")),
+    };
+    format!("{}\n{left_out}{clients}\n", table::table(&heads, &rows))
 }
 
 #[cfg(test)]
@@ -166,8 +170,14 @@ mod tests {
     #[test]
     fn a_status_is_a_table_of_namespaces() {
         let namespaces = vec![NamespaceStatus { namespace: "ab".repeat(32), blocks: 3, ..NamespaceStatus::default() }];
-        let status = Status { version: 1, connections: 1, namespaces, store: Default::default() };
+        let status = Status { version: 1, connections: 1, namespaces, left_out: 2, store: Default::default() };
         let text = status_table(&status);
-        assert!(text.contains("abababababab") && text.contains("1 client") && text.contains("disk MiB"), "{text}");
+        assert!(
+            text.contains("abababababab")
+                && text.contains("1 client")
+                && text.contains("and 2 more namespaces")
+                && text.contains("disk MiB"),
+            "{text}"
+        );
     }
 }

@@ -11,6 +11,7 @@ use ragstone_env::lock::locked;
 use ragstone_env::{Env, Error, ErrorKind, Result};
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
+use ragstone_storage::entry::Entry;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::opaque::{OpaqueId, OpaqueSpace, parse_salt};
 use ragstone_storage::policy::PolicyKind;
@@ -18,6 +19,7 @@ use ragstone_storage::store::{AdmissionRule, EntryReader, Found, KvStore, LayerF
 use ragstone_storage::tier::object::{CollectOptions, ObjectOptions, ObjectTier};
 use ragstone_storage::tier::{SharedTier, Tier};
 
+use crate::evictions::{Evictions, Named};
 use crate::message::{Key, NamespaceStatus, Stored};
 use crate::namespace::Namespace;
 
@@ -50,8 +52,7 @@ pub struct Blocks {
     spaces: Mutex<HashMap<Arc<str>, Arc<Counts>>>,
     /// Bytes of blocks that connections keep.
     pinned_bytes: AtomicU64,
-    /// Namespaces that were evicted: what was pinned before is looked up anew.
-    evictions: AtomicU64,
+    evictions: Evictions,
     env: Env,
 }
 
@@ -70,6 +71,13 @@ struct Counts {
     loaded: AtomicU64,
     not_loaded: AtomicU64,
     stored: AtomicU64,
+}
+
+/// When a store began: in which epoch of the store, after how many evictions.
+#[derive(Clone, Copy)]
+struct Begun {
+    epoch: u64,
+    evictions: u64,
 }
 
 /// A block that stays where it is while this lives.
@@ -124,7 +132,7 @@ impl Blocks {
             object,
             spaces: Mutex::default(),
             pinned_bytes: AtomicU64::new(0),
-            evictions: AtomicU64::new(0),
+            evictions: Evictions::default(),
             env,
         })
     }
@@ -167,9 +175,9 @@ impl Blocks {
         found.collect()
     }
 
-    /// Evictions so far: to be asked before what is to be pinned is looked up.
+    /// Begins and ends of evictions so far: to be asked before what is to be pinned is looked up.
     pub fn evictions(&self) -> u64 {
-        self.evictions.load(Ordering::Acquire)
+        self.evictions.count()
     }
 
     /// Keeps what was found after so many evictions, as long as pins take no more than half of the larger tier: what is stored needs the rest.
@@ -237,7 +245,7 @@ impl Blocks {
         compute_us: u64,
         read: &mut dyn FnMut(usize) -> Option<Vec<u8>>,
     ) -> Vec<Stored> {
-        let planned_in = self.store.epoch();
+        let begun = Begun { epoch: self.store.epoch(), evictions: self.evictions() };
         let ids: Vec<OpaqueId> = keys.iter().map(|key| space.space.id(&key.0)).collect();
         let present: Vec<bool> = ids.iter().map(|id| self.store.contains(&id.key).is_some()).collect();
         // Before they are kept: so the trees know what stands before what, and a chain is evicted from its end.
@@ -252,7 +260,7 @@ impl Blocks {
             }
             let Some(bytes) = read(at) else { return Stored::Refused };
             let entry = space.space.entry(id, bytes, compute_us, self.env.now_unix_ms());
-            match entry.and_then(|entry| self.store.keep(entry, planned_in)) {
+            match entry.and_then(|entry| self.keep(space, entry, begun)) {
                 Ok(true) => Stored::Accepted,
                 Ok(false) => Stored::Refused,
                 Err(error) => {
@@ -265,6 +273,21 @@ impl Blocks {
         let new = stored.iter().filter(|stored| **stored == Stored::Accepted).count() as u64;
         space.counts.stored.fetch_add(new, Ordering::Relaxed);
         stored
+    }
+
+    /// Keeps a block, unless its namespace was evicted since its job began; whether it is kept.
+    fn keep(&self, space: &Space, entry: Entry, begun: Begun) -> Result<bool> {
+        let (salt, segment) = (space.space.salt(), entry.header().segment());
+        if self.evictions.covers(salt, begun.evictions) || !self.store.keep(entry, begun.epoch)? {
+            return Ok(false);
+        }
+        self.env.fail_point("kv_serve.kept")?;
+        // Who evicts marks first, and lists and removes then: one of the two sees the other.
+        let is_evicted = self.evictions.covers(salt, begun.evictions);
+        if is_evicted {
+            self.store.invalidate_of(Some(&BTreeSet::from([salt.to_string()])), &[segment], &[])?;
+        }
+        Ok(!is_evicted)
     }
 
     /// Each namespace that has blocks on this machine, or was said hello to.
@@ -302,38 +325,38 @@ impl Blocks {
     /// # Errors
     /// `NotFound` if the digits are no namespace's, or several's; else as a tier says: then some blocks are left.
     pub fn evict(&self, digits: &str, tenant: Option<&str>) -> Result<(u64, u64)> {
+        let named = Named { digits: digits.to_owned(), tenant: tenant.map(ToOwned::to_owned) };
+        // Before anything is listed: what jobs keep from now on, and began to store before, they take out again.
+        self.evictions.begin(named.clone());
+        let gone = self.remove(&named);
+        // What was pinned while that went on is looked up anew, too.
+        self.evictions.end();
+        gone
+    }
+
+    fn remove(&self, named: &Named) -> Result<(u64, u64)> {
         // What was stored and is on its way to disk or bucket may be in no tier yet.
         let is_written = self.store.drain(MOST_WRITING);
         let mut segments = Vec::new();
         let mut spaces = BTreeSet::new();
         let mut salts = BTreeSet::new();
-        let is_meant = |salt: &str| {
-            let (of, digest) = parse_salt(salt)?;
-            let digest = hex::encode(digest);
-            let is_meant = !digits.is_empty() && digest.starts_with(digits) && tenant.is_none_or(|tenant| tenant == of);
-            is_meant.then_some(digest)
-        };
         let is_complete = self.store.entries(&[Tier::Host, Tier::Disk, Tier::Object], &mut |entry| {
-            if let Some(digest) = is_meant(&entry.summary.tenant) {
+            if let Some(digest) = named.digest_of(&entry.summary.tenant) {
                 spaces.insert(digest);
                 salts.insert(entry.summary.tenant.to_string());
                 segments.push(entry.summary.segment);
             }
         })?;
         for salt in locked(&self.spaces).keys() {
-            spaces.extend(is_meant(salt));
+            spaces.extend(named.digest_of(salt));
         }
         if spaces.len() != 1 {
             let what = if spaces.is_empty() { "no namespace" } else { "more than one namespace" };
-            let message = format!("{what} begins with '{digits}'; `status` lists them");
+            let message = format!("{what} begins with '{}'; `status` lists them", named.digits);
             return Err(Error::new(ErrorKind::NotFound, message));
         }
-        let gone = if segments.is_empty() {
-            None
-        } else {
-            self.evictions.fetch_add(1, Ordering::AcqRel);
-            Some(self.store.invalidate_of(Some(&salts), &segments, &[])?)
-        };
+        let gone =
+            if segments.is_empty() { None } else { Some(self.store.invalidate_of(Some(&salts), &segments, &[])?) };
         if !is_written {
             let message = "blocks are still on their way to the disk or the bucket, and some may be left; evict again";
             return Err(Error::new(ErrorKind::Unavailable, message));

@@ -66,6 +66,7 @@
 
 mod blocks;
 mod client;
+mod evictions;
 mod message;
 mod namespace;
 mod peer;

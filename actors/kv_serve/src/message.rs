@@ -234,6 +234,9 @@ pub struct Status {
     pub connections: u64,
     /// Namespaces that have blocks on this machine, or were said hello to.
     pub namespaces: Vec<NamespaceStatus>,
+    /// Namespaces that the message had no room for.
+    #[serde(default)]
+    pub left_out: u64,
     /// The store's own counters.
     pub store: StoreStatus,
 }
@@ -264,6 +267,22 @@ pub struct NamespaceStatus {
     pub not_loaded: u64,
     /// Blocks that were stored and not there before.
     pub stored: u64,
+}
+
+impl Status {
+    /// Fits it into a message of `most` bytes: without descriptions first, then without the last namespaces.
+    pub(crate) fn fit(mut self, most: usize) -> Self {
+        let is_too_long = |status: &Self| serde_json::to_vec(status).is_ok_and(|body| body.len() > most);
+        if is_too_long(&self) {
+            self.namespaces.iter_mut().for_each(|namespace| namespace.description = None);
+        }
+        while is_too_long(&self) && !self.namespaces.is_empty() {
+            let kept = self.namespaces.len() * 7 / 8;
+            self.left_out += (self.namespaces.len() - kept) as u64;
+            self.namespaces.truncate(kept);
+        }
+        self
+    }
 }
 
 impl Request {

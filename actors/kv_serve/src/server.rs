@@ -33,6 +33,7 @@ const MOST_FLUSH: Duration = Duration::from_secs(30);
 /// A daemon that listens. Dropped, it ends: connections first, then what is on its way to the disk.
 pub struct Server {
     shared: Arc<Shared>,
+    listener: UnixListener,
     path: PathBuf,
     /// Of the socket's file, so that only our own is removed.
     inode: u64,
@@ -48,9 +49,10 @@ impl Server {
         let listener = listen(socket, &env)?;
         let inode = std::fs::symlink_metadata(socket).map(|metadata| metadata.ino()).unwrap_or_default();
         let shared = Arc::new(Shared::new(blocks, Workers::start(WORKERS, MOST_WAITING)?, env));
-        let mut server = Self { shared, path: socket.to_owned(), inode, threads: Vec::new() };
+        let accepting = listener.try_clone().map_err(|error| Error::internal(format!("the socket: {error}")))?;
+        let mut server = Self { shared, listener, path: socket.to_owned(), inode, threads: Vec::new() };
         let shared = Arc::clone(&server.shared);
-        server.threads.push(Env::spawn("kv-serve-accept", move || accept(&listener, &shared))?);
+        server.threads.push(Env::spawn("kv-serve-accept", move || accept(&accepting, &shared))?);
         let shared = Arc::clone(&server.shared);
         server.threads.push(Env::spawn("kv-serve-upkeep", move || keep_up(&shared))?);
         Ok(server)
@@ -70,8 +72,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop();
-        // Wakes who accepts.
-        drop(UnixStream::connect(&self.path));
+        peer::stop_listening(&self.listener);
         for thread in self.threads.drain(..) {
             drop(thread.join());
         }
@@ -116,6 +117,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     while !shared.is_stopping() {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
+            Err(_) if shared.is_stopping() => break,
             Err(error) => {
                 // Too many open files, say: others end.
                 tracing::warn!(%error, "a connection was not accepted");
@@ -130,7 +132,8 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
             Err(error) => tracing::warn!(%error, "a connection was refused"),
         }
     }
-    locked(&shared.connections).values().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    // Nothing more is read. Each client sees the end once its jobs have ended: from then on its memory is its own.
+    locked(&shared.connections).values().for_each(|stream| drop(stream.shutdown(Shutdown::Read)));
     threads.into_iter().for_each(|thread| drop(thread.join()));
 }
 

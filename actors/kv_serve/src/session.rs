@@ -27,6 +27,8 @@ const MOST_WRITE_TIME: Duration = Duration::from_secs(10);
 pub const MOST_JOBS: usize = 32;
 /// Blocks of one client that are pinned.
 const MOST_PINS: usize = MOST_KEYS;
+/// Bytes of a status: the rest of the message is what stands around it.
+const MOST_STATUS_BYTES: usize = wire::MOST_MESSAGE_BYTES - 1024;
 
 /// A connection, shared by the thread that reads it and by its jobs.
 pub struct Session {
@@ -83,7 +85,7 @@ pub fn serve(stream: UnixStream, shared: &Arc<Shared>) -> Result<()> {
 impl Session {
     /// Reads and answers requests until the client goes, errs or is done.
     fn converse(self: &Arc<Self>, reading: &mut UnixStream, shared: &Arc<Shared>) -> Result<()> {
-        while self.is_open() {
+        while self.is_open() && !shared.is_stopping() {
             let message = match wire::read(reading, &self.env, &mut || self.let_old_pins_go()) {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(()),
@@ -142,12 +144,9 @@ impl Session {
             Request::Load { id, keys, rows } => {
                 let client = self.client(&keys)?;
                 check_rows(&keys, &rows, &client.staging)?;
-                let pinned = {
-                    let mut pins = locked(&self.pins);
-                    keys.iter().map(|key| pins.remove(key).map(|(pin, _)| pin)).collect()
-                };
+                self.renew(&keys);
                 let (session, blocks) = (Arc::clone(self), Arc::clone(&shared.blocks));
-                let job = move || session.load(id, &keys, &rows, pinned, &blocks);
+                let job = move || session.load(id, &keys, &rows, &blocks);
                 return Ok(self.begin(id, shared, job));
             }
             Request::Release { id, keys } => {
@@ -164,7 +163,8 @@ impl Session {
             Request::Status { id } => {
                 let namespaces = shared.blocks.namespaces()?;
                 let (connections, store) = (shared.connections(), shared.blocks.inner().status());
-                Reply::Status { id, status: Box::new(Status { version: VERSION, connections, namespaces, store }) }
+                let status = Status { version: VERSION, connections, namespaces, left_out: 0, store };
+                Reply::Status { id, status: Box::new(status.fit(MOST_STATUS_BYTES)) }
             }
             Request::Evict { id, namespace, tenant } => {
                 let (blocks, bytes) = shared.blocks.evict(&namespace, tenant.as_deref())?;
@@ -236,9 +236,18 @@ impl Session {
         self.send(&Reply::Store { id, stored });
     }
 
-    fn load(&self, id: u64, keys: &[Key], rows: &[u64], pinned: Vec<Option<PinnedBlock>>, blocks: &Blocks) {
+    fn load(&self, id: u64, keys: &[Key], rows: &[u64], blocks: &Blocks) {
         let Some(client) = self.client.get() else { return };
+        // Taken when the job begins: one that finds no room leaves them.
+        let pinned = {
+            let mut pins = locked(&self.pins);
+            keys.iter().map(|key| pins.remove(key).map(|(pin, _)| pin)).collect()
+        };
         let loaded = blocks.load(&client.space, keys, pinned, &|| self.is_open(), &mut |at, frame| {
+            // Reading may have taken long.
+            if !self.is_open() {
+                return false;
+            }
             let written = client.staging.write(rows[at], [&frame.k, &frame.v]);
             written.inspect_err(|error| tracing::warn!(%error, "a block was not loaded")).is_ok()
         });
@@ -256,6 +265,16 @@ impl Session {
         }
     }
 
+    /// What is to be loaded is kept for another minute: its job may wait for others.
+    fn renew(&self, keys: &[Key]) {
+        let mut pins = locked(&self.pins);
+        for key in keys {
+            if let Some((_, since)) = pins.get_mut(key) {
+                *since = self.env.stopwatch();
+            }
+        }
+    }
+
     fn let_old_pins_go(&self) {
         locked(&self.pins).retain(|_, (_, since)| since.elapsed() < LEASE);
     }
@@ -270,7 +289,7 @@ impl Session {
         error
     }
 
-    /// A client that does not take its answers is gone.
+    /// A client that does not take its answers is gone. Nothing more is read of it; it sees the end once its jobs have ended ([`close`](Self::close)).
     fn send(&self, reply: &Reply) {
         if !self.is_open() {
             return;
@@ -279,7 +298,7 @@ impl Session {
         if let Err(error) = wire::write(&mut &self.stream, reply) {
             tracing::debug!(%error, "an answer was not taken");
             self.is_open.store(false, Ordering::Release);
-            drop(self.stream.shutdown(Shutdown::Both));
+            drop(self.stream.shutdown(Shutdown::Read));
         }
     }
 

@@ -71,7 +71,8 @@ fn fill(
             Err(error) if error.kind() == Io::ConnectionReset => return Ok(false),
             Err(error) => return Err(gone(&error)),
         }
-        if filled > 0 && begun.get_or_insert_with(|| env.stopwatch()).elapsed() > MOST_TIME {
+        let has_begun = filled > 0 || begun.is_some();
+        if has_begun && begun.get_or_insert_with(|| env.stopwatch()).elapsed() > MOST_TIME {
             let message = format!("a message that took longer than {} s", MOST_TIME.as_secs());
             return Err(Error::new(ErrorKind::DeadlineExceeded, message));
         }
@@ -81,4 +82,36 @@ fn fill(
 
 fn gone(error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("the other end of the socket is gone: {error}; connect again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives some bytes, and then nothing for ever.
+    struct Silent<'a>(&'a [u8]);
+
+    impl Read for Silent<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            if self.0.is_empty() {
+                return Err(Io::WouldBlock.into());
+            }
+            self.0.read(buffer)
+        }
+    }
+
+    #[test]
+    fn a_message_of_which_only_the_length_comes_takes_too_long() {
+        let env = Env::seeded(1, 0);
+        for begin in [&8_u32.to_le_bytes()[..], &[8], &[8, 0, 0, 0, b'{']] {
+            let mut ticks = 0;
+            let mut tick = || {
+                ticks += 1;
+                env.advance(Duration::from_secs(10));
+                assert!(ticks < 10, "it waits for ever");
+            };
+            let error = read(&mut Silent(begin), &env, &mut tick).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
+        }
+    }
 }

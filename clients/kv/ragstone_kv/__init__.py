@@ -1,7 +1,7 @@
 """Speaks with ragstone's store of KV (`ragstone kv-serve`; docs/kv-protocol.md). Standard library only."""
 
-from .identity import instruction_set, weights_digest
+from .identity import has_weights, instruction_set, weights_digest
 from .link import Link, Region
 from .memory import Mark, Rows, clear_leftovers
 
-__all__ = ["Link", "Mark", "Region", "Rows", "clear_leftovers", "instruction_set", "weights_digest"]
+__all__ = ["Link", "Mark", "Region", "Rows", "clear_leftovers", "has_weights", "instruction_set", "weights_digest"]

@@ -40,6 +40,11 @@ def weights_digest(folder, cache=None):
     return whole.hexdigest()
 
 
+def has_weights(folder):
+    """Whether it is a folder with weights."""
+    return os.path.isdir(folder) and any(name.endswith(WEIGHTS) for name in os.listdir(folder))
+
+
 def _of_file(path):
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:

@@ -3,8 +3,9 @@
 One thread does everything: it connects, asks, reads answers, copies what was loaded, and gives up what takes too long. Three rules keep the engine's memory right
 whatever the daemon does (it may be stopped at any instruction, and go on an hour later):
 
-- A store that takes too long: the connection is closed first, and only then reported as failed. The daemon looks, after it has copied a row, whether the connection
-  is still there. So a row that the engine uses again is never taken for the block that it held.
+- A store that takes too long: the connection is shut down first, and only then reported as failed. The daemon looks, after it has copied a row, whether the connection
+  is still there. So a row that the engine uses again is never taken for the block that it held. Closing alone is not enough: a process that was forked meanwhile has the
+  same socket, and the daemon would see no end.
 - A load goes into staging memory of this connection, and is copied from there by this thread, if nobody has given it up. So a late daemon writes into nobody's rows.
 - Whatever fails, or is looked for too long, is a miss. After a failure the link waits before it connects again, longer each time, and everything asked meanwhile is a miss at once.
 """
@@ -48,13 +49,15 @@ class _Job:
     kind: str
     keys: list
     done: object
-    deadline: float
+    deadline: float = 0.0
     rows: list = field(default_factory=list)
     take: object = None
     after: bytes | None = None
     results: list = field(default_factory=list)
     left: int = 0
+    moved: int = 0  # bytes that it moves
     ended: bool = False
+    told: bool = False  # that who takes its blocks failed
 
 
 @dataclass(eq=False)
@@ -70,7 +73,7 @@ class _Part:
 class Link:
     """`identify()` gives the namespace, as docs/kv-protocol.md has it; it may take long, and is called once, in a thread of its own.
 
-    Callbacks run in the link's thread. `done(results)` is called exactly once for each call: a list with a bool for each key.
+    Callbacks run in the link's thread; once it is closed, in that of who asks. `done(results)` is called exactly once for each call: a list with a bool for each key.
     """
 
     def __init__(self, path, identify, block_bytes, region, *, staging_rows=64, deadline_s=10.0, lookup_s=1.0, folder=FOLDER, clock=time.monotonic):
@@ -79,9 +82,9 @@ class Link:
         self._folder, self._clock = folder, clock
         self._namespace, self._identity = None, threading.Thread(target=self._identify, args=(identify,), daemon=True)
         self._inbox, self._lock = collections.deque(), threading.Lock()
-        self._open = 0  # jobs that are not reported yet
+        self._open, self._moving = 0, 0  # jobs that are not reported yet, and their bytes
         self._idle = threading.Condition(self._lock)
-        self._closing = False
+        self._closing, self._ended = False, False
         # Of the thread alone:
         self._socket, self._staging, self._pause, self._retry_at = None, None, FIRST_PAUSE_S, 0.0
         self._in, self._out = bytearray(), bytearray()
@@ -100,19 +103,19 @@ class Link:
 
     def has(self, keys, done):
         """Which blocks are stored; those are kept for a minute."""
-        self._submit(_Job("has", list(keys), done, 0.0))
+        self._submit(_Job("has", list(keys), done))
 
     def store(self, keys, rows, done, after=None):
         """Stores rows of the region, which must not change until `done`. Keys in the order of the chain, `after` before the first."""
-        self._submit(_Job("store", list(keys), done, 0.0, rows=[int(row) for row in rows], after=after))
+        self._submit(_Job("store", list(keys), done, rows=[int(row) for row in rows], after=after))
 
     def load(self, keys, take, done):
-        """Loads blocks: `take(index, bytes)` for each that came, before `done`. The bytes are valid during the call only."""
-        self._submit(_Job("load", list(keys), done, 0.0, take=take))
+        """Loads blocks: `take(index, bytes)` for each that came, before `done`. The bytes are valid during the call only; a block whose `take` raises is a miss."""
+        self._submit(_Job("load", list(keys), done, take=take))
 
     def release(self, keys):
         """What `has` keeps is not needed."""
-        self._submit(_Job("release", list(keys), lambda _: None, 0.0))
+        self._submit(_Job("release", list(keys), lambda _: None))
 
     @property
     def is_up(self):
@@ -131,14 +134,20 @@ class Link:
         self._thread.join()
 
     def _submit(self, job):
-        moved = len(job.keys) * self._block if job.kind in ("store", "load") else 0
-        # A slow disk moves 50 MB/s.
-        job.deadline = self._clock() + (self._lookup_s if job.kind == "has" else self._deadline_s + moved / 50e6)
+        job.moved = len(job.keys) * self._block if job.kind in ("store", "load") else 0
         job.results = [False] * len(job.keys)
         with self._lock:
             self._open += 1
-        self._inbox.append(job)
-        self._wake()
+            self._moving += job.moved
+            # A slow disk moves 50 MB/s, and what was asked for before has its turn first.
+            job.deadline = self._clock() + (self._lookup_s if job.kind == "has" else self._deadline_s + self._moving / 50e6)
+            is_late = self._ended
+            if not is_late:
+                self._inbox.append(job)
+        if is_late:
+            self._end(job)
+        else:
+            self._wake()
 
     def _wake(self):
         try:
@@ -165,8 +174,9 @@ class Link:
             if self._closing:
                 break
         self._break("closed")
+        with self._lock:
+            self._ended = True  # from now on nothing comes in
         self._take_in()
-        self._break("closed")
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
@@ -222,7 +232,7 @@ class Link:
         try:
             self._connect()
             return True
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # a daemon may answer anything
             self._break(f"{error}")
             return False
 
@@ -261,6 +271,11 @@ class Link:
         """The connection ends, before anything is reported: see the first rule."""
         if self._socket is not None:
             self._selector.unregister(self._socket)
+            try:
+                # A process that was forked has the socket, too: the daemon sees its end only so.
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the daemon was quicker
             self._socket.close()
             self._socket = None
         if self._staging is not None:
@@ -287,6 +302,7 @@ class Link:
             log.exception("what was to hear of a result failed")
         with self._idle:
             self._open -= 1
+            self._moving -= job.moved
             self._idle.notify_all()
 
     def _send_waiting(self):
@@ -351,23 +367,25 @@ class Link:
             try:
                 reply = json.loads(bytes(self._in[4 : 4 + length]))
             except ValueError:
+                reply = None
+            if not isinstance(reply, dict):
                 return self._break("the daemon speaks another language")
             del self._in[: 4 + length]
             self._answered(reply)
 
     def _answered(self, reply):
-        part = self._parts.pop(reply.get("id"), None)
+        # It stays among the parts until it was applied: whatever fails, its job ends.
+        part = self._parts.get(reply.get("id"))
         if reply.get("re") == "error":
             log.warning("the store says: %s", reply.get("message"))
             self.counts["errors"] += 1
             if reply.get("kind") == "protocol" or part is None:
-                if part is not None:
-                    self._waiting.appendleft(part)  # it fails with the others
                 return self._break("the daemon refused a request")
         elif part is None:
             return self._break("the daemon answered what was not asked")
         self._pause = FIRST_PAUSE_S
         self._apply(part, reply)
+        del self._parts[reply["id"]]
         self._free.extend(part.slots)
         part.job.left -= 1
         if part.job.left == 0:
@@ -388,9 +406,22 @@ class Link:
         if reply.get("re") != job.kind or results is None or len(results) != count:
             return  # misses
         for at, has in enumerate(results):
-            if has is True and job.kind == "load":
-                job.take(part.begin + at, self._staging.row(part.slots[at]))
-            job.results[part.begin + at] = has is True
+            is_there = has is True
+            if is_there and job.kind == "load":
+                is_there = _taken(job, part.begin + at, self._staging.row(part.slots[at]))
+            job.results[part.begin + at] = is_there
+
+
+def _taken(job, at, block):
+    """Hands a block on; whether it was taken."""
+    try:
+        job.take(at, block)
+        return True
+    except Exception:
+        if not job.told:
+            log.exception("what was to take a block failed; such blocks are misses")
+        job.told = True
+        return False
 
 
 def _frame(message):

@@ -12,7 +12,7 @@ import threading
 import sglang
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
-from ragstone_kv import Link, Region, Rows, instruction_set, weights_digest
+from ragstone_kv import Link, Region, Rows, clear_leftovers, instruction_set, weights_digest
 
 log = logging.getLogger("sglang.ragstone")
 
@@ -21,7 +21,7 @@ class RagstoneHiCache(HiCacheStorage):
     """Pages in `ragstone kv-serve`. `extra_config` of `--hicache-storage-backend-extra-config`:
 
     socket: its socket. weights: the folder of the model's files, if the model's path is none. tenant: whose pages. variant: anything that changes KV and is not in the files.
-    rows: pages on their way at once, each way; 64. deadline_s: how long a job may take, and a second more for each 50 MB; 10.
+    rows: pages on their way at once, each way; 64. deadline_s: how long a job may take, and a second more for each 50 MB of it and of those before it; 10.
     """
 
     def __init__(self, storage_config, kwargs=None):
@@ -35,6 +35,8 @@ class RagstoneHiCache(HiCacheStorage):
         # What other ranks have, too, one of them stores.
         self._writes = getattr(storage_config, "is_storage_writer", not storage_config.is_mla_model or storage_config.tp_rank == 0)
         self._link = None
+        # The outgoing rows keep their name, and a kill leaves them.
+        _clear()
 
     def register_mem_pool_host(self, mem_pool_host):
         super().register_mem_pool_host(mem_pool_host)
@@ -92,7 +94,7 @@ class RagstoneHiCache(HiCacheStorage):
 
         def take(at, block):
             page = pool.get_dummy_flat_data_page()
-            _bytes_of(page)[:] = block
+            _writable(page)[:] = block
             pool.set_from_flat_data_page(places[at], page)
 
         return self._load(keys, take)
@@ -114,11 +116,13 @@ class RagstoneHiCache(HiCacheStorage):
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(self, keys, target_locations=None, target_sizes=None):
+        targets = target_locations or [None] * len(keys)
+
         def take(at, block):
-            _bytes_of(target_locations[at])[:] = block
+            _writable(targets[at])[:] = block
 
         loaded = self._load(keys, take)
-        return [target if has else None for target, has in zip(target_locations, loaded)]
+        return [target if has else None for target, has in zip(targets, loaded)]
 
     def set(self, key, value=None, target_location=None, target_sizes=None):
         return self.batch_set([key], [value])
@@ -188,6 +192,21 @@ class _Outgoing(Rows):
 def _name(key):
     """Keys are chains of digests, with a suffix at times."""
     return hashlib.sha256(key.encode()).digest()
+
+
+def _clear():
+    try:
+        for path in clear_leftovers():
+            log.warning("removed %s, which a dead engine left", path)
+    except OSError as error:
+        log.warning("leftovers in /dev/shm were not looked for: %s", error)
+
+
+def _writable(tensor):
+    """The bytes of a tensor that is written. Of one that is not contiguous there is only a copy: a miss."""
+    if tensor is None or not tensor.is_contiguous():
+        raise ValueError("pages go into contiguous tensors only")
+    return _bytes_of(tensor)
 
 
 def _bytes_of(tensor):

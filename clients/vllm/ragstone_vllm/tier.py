@@ -15,7 +15,7 @@ import vllm
 from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadingCounterMetadata, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from ragstone_kv import Link, Mark, Region, clear_leftovers, instruction_set, weights_digest
+from ragstone_kv import Link, Mark, Region, clear_leftovers, has_weights, instruction_set, weights_digest
 
 log = logging.getLogger("vllm.ragstone")
 
@@ -38,9 +38,10 @@ class _Known:
 class RagstoneTier(SecondaryTierManager):
     """Blocks in `ragstone kv-serve`.
 
-    socket: its socket. weights: the folder of the model's files, if `--model` is none. tenant: whose blocks; tenants share nothing. variant: anything that changes KV and is
-    not in the files, such as `--hf-overrides`. staging_bytes: memory in /dev/shm for blocks on their way in. deadline_s: how long a job may take, and a second more for each
-    50 MB. lookup_s: how long a request waits to hear what is stored. clear_leftovers: remove regions in /dev/shm that engines with this tier left when they were killed.
+    socket: its socket. weights: the folder of the model's files, if `--model` is none. revision: what `--revision` says, where the hub's cache has several of the model.
+    tenant: whose blocks; tenants share nothing. variant: anything that changes KV and is not in the files, such as `--hf-overrides`. staging_bytes: memory in /dev/shm for
+    blocks on their way in. deadline_s: how long a job may take, and a second more for each 50 MB of it and of those before it. lookup_s: how long a request waits to hear what
+    is stored. clear_leftovers: remove regions in /dev/shm that engines with this tier left when they were killed.
     """
 
     medium = Medium.STORAGE
@@ -54,6 +55,7 @@ class RagstoneTier(SecondaryTierManager):
         *,
         socket,
         weights=None,
+        revision=None,
         tenant="",
         variant="",
         staging_bytes=64 << 20,
@@ -71,7 +73,7 @@ class RagstoneTier(SecondaryTierManager):
         rows, stride = len(primary_kv_view), self._block_size_bytes
         # A view of rows cannot be indexed by row; one of bytes can be cut.
         self._rows = primary_kv_view.cast("B")
-        folder, region = weights or _folder_of(config.model.name), region_path(offloading_spec)
+        folder, region = weights or _folder_of(config.model.name, revision, _model_config(offloading_spec)), region_path(offloading_spec)
         self._known, self._of_request, self._to_ask, self._loading = {}, {}, [], {}
         self._answers, self._finished = queue.SimpleQueue(), queue.SimpleQueue()
         self._last_stored, self._asked, self._jobs, self._reported = {}, 0, 0, {}
@@ -253,15 +255,32 @@ def region_path(spec):
     return getattr(region, "mmap_path", None) or f"/dev/shm/vllm_offload_{spec.config.engine_id}.mmap"
 
 
-def _folder_of(model):
+def _model_config(spec):
+    """vLLM's own of the model, where a tier can have it: to 0.33 its configuration says neither revision nor download folder."""
+    return getattr(getattr(spec, "vllm_config", None), "model_config", None)
+
+
+def _folder_of(model, revision, model_config):
+    """The files that vLLM has loaded: never those of another revision, whose KV would be taken for this one's."""
     if os.path.isdir(model):
         return model
+    if revision is None:
+        revision = getattr(model_config, "revision", None)
     try:
         from huggingface_hub import snapshot_download
 
-        return snapshot_download(model, local_files_only=True)
+        folder = snapshot_download(model, revision=revision, local_files_only=True)
     except Exception as error:
-        raise ValueError(f"where are the files of {model}? Set `weights` of the tier to their folder") from error
+        raise ValueError(f"where are the files of {model}? Set `weights` of the tier to their folder, or `revision` to what --revision says") from error
+    if revision is None and model_config is None and _others(folder):
+        raise ValueError(f"the hub's cache has several revisions of {model}: set `revision` of the tier to what --revision says (`main` without it), or `weights` to the files' folder")
+    return folder
+
+
+def _others(folder):
+    """Other revisions with weights beside one, as the hub's cache has them: a folder each."""
+    above, name = os.path.split(os.path.normpath(folder))
+    return [other for other in os.listdir(above) if other != name and has_weights(os.path.join(above, other))]
 
 
 def _clear():

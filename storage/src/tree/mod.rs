@@ -150,15 +150,19 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
     }
 
     /// The node of `key` behind `parent`, made if it is not there yet; then it is free. `size_bytes` is that of its K and V
-    /// in every tier; a node that some tier holds keeps the size it entered with.
+    /// in every tier; a node that some tier holds keeps the size it entered with. One that came without a parent, as orphans may, gets it now.
     pub fn enter(&mut self, parent: Option<NodeId>, key: K, size_bytes: u64) -> NodeId {
         if let Some(node) = self.find(&key) {
             let found = self.node_mut(node);
-            if found.resident.is_empty() {
+            let is_free = found.resident.is_empty();
+            if is_free {
                 found.size_bytes = size_bytes;
-                if found.parent.is_none() && parent.is_some_and(|parent| !self.is_at_or_behind(parent, node)) {
-                    self.link(node, parent);
-                }
+            }
+            // Nothing stands behind a leaf: of most that get a parent late, no path has to be walked.
+            let (is_root, is_leaf) = (found.parent.is_none(), found.first_child.is_none());
+            let is_circle = |parent: NodeId| parent == node || (!is_leaf && self.is_at_or_behind(parent, node));
+            if is_root && (is_free || self.allow_orphans) && parent.is_some_and(|parent| !is_circle(parent)) {
+                self.link(node, parent);
             }
             return node;
         }

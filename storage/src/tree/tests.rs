@@ -204,6 +204,30 @@ fn an_orphan_finds_its_parent_where_orphans_are_allowed() {
     assert!(tree.is_in(child, 0));
 }
 
+/// After a restart every entry is a root; the first request that uses the path says what stands before what.
+#[test]
+fn entries_that_came_without_their_parents_are_linked_where_orphans_are_allowed() {
+    let tiers = vec![TierOptions { capacity_bytes: 3 * TINY, policy: PolicyKind::Lru }];
+    let mut tree = KnowledgeTree::new(&TreeOptions { tiers, max_nodes: 100, allow_orphans: true });
+    let chain: Vec<NodeId> = [1, 12, 123].iter().map(|key| tree.enter(None, *key, TINY)).collect();
+    for node in &chain {
+        assert_eq!(tree.admit(*node, 0), Admission::Admitted(Vec::new()));
+    }
+    tree.pin(chain[2]);
+    assert_eq!(tree.enter(Some(chain[1]), 123, 0), chain[2]);
+    assert_eq!(tree.enter(Some(chain[0]), 12, 0), chain[1]);
+    for behind in [chain[2], chain[0]] {
+        assert_eq!(tree.enter(Some(behind), 1, 0), chain[0], "a circle is not closed");
+    }
+    let parents: Vec<Option<NodeId>> = chain.iter().map(|node| tree.parent(*node)).collect();
+    assert_eq!(parents, [None, Some(chain[0]), Some(chain[1])]);
+    assert_eq!((tree.size_bytes(chain[1]), tree.usage(0).evictable_bytes), (TINY, 0), "the pin keeps them all");
+    tree.unpin(chain[2]);
+    tree.access(&chain, 3, 0.0);
+    let evicted = tree.make_room(0, 2 * TINY).unwrap();
+    assert_eq!(keys_of(&tree, &evicted), [123, 12], "from its end");
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let path = || prop::collection::vec(1u64..4, 1..5);
     let tier = || 0usize..3;

@@ -102,19 +102,63 @@ fn too_many_jobs_are_refused_and_those_before_are_done() {
     let place = Place::new(0, PLENTY);
     let daemon = place.daemon();
     let mut engine = place.engine("e", &namespace());
-    engine.store(&[1]);
+    engine.store(&[1, 2]);
     assert!(daemon.blocks().inner().drain(Duration::from_secs(60)));
+    assert_eq!(engine.has(&[2], true), [true]);
     place.env.set_fail_point("disk.read_frame", FailMode::Hang, 1);
     let most = session::MOST_JOBS as u64;
     for id in 1..=most + 1 {
-        wire::write(engine.client.stream(), &Request::Load { id, keys: keys(&[1]), rows: vec![0] }).unwrap();
+        let keys = keys(&[if id > most { 2 } else { 1 }]);
+        wire::write(engine.client.stream(), &Request::Load { id, keys, rows: vec![0] }).unwrap();
     }
     let error = engine.client.receive().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
     // Look-ups do not wait for loads.
     assert_eq!(engine.has(&[1], false), [true]);
+    assert_eq!(engine.release(&[2]), 1, "what was refused has its pin");
     place.env.set_fail_point("disk.read_frame", FailMode::Off, 1);
     for _ in 0..most {
         assert!(matches!(engine.client.receive().unwrap(), Reply::Load { loaded, .. } if loaded == [true]));
+    }
+}
+
+/// As the daemon ends, a client sees the end when nothing touches its memory any more, and not before.
+#[test]
+fn a_daemon_that_ends_lets_go_of_its_clients_memory_first() {
+    let place = Place::new(0, PLENTY);
+    let daemon = place.daemon();
+    let mut engine = place.engine("e", &namespace());
+    engine.store(&[1]);
+    assert!(daemon.blocks().inner().drain(Duration::from_secs(60)));
+    place.env.set_fail_point("disk.read_frame", FailMode::Hang, 1);
+    wire::write(engine.client.stream(), &Request::Load { id: 9, keys: keys(&[1]), rows: vec![0] }).unwrap();
+    wait_until(|| place.env.fail_point_hits("disk.read_frame") == 1);
+    let stopping = Env::spawn("test-stop", move || drop(daemon)).unwrap();
+    let stream = engine.client.stream().try_clone().unwrap();
+    wait_until(|| peer::is_read_no_more(&stream));
+    assert!(!peer::has_hung_up(&stream), "its job is under way");
+    place.env.set_fail_point("disk.read_frame", FailMode::Off, 1);
+    stopping.join().unwrap();
+    assert!(peer::has_hung_up(&stream));
+}
+
+/// Those that were not kept yet, and those that were kept, and listed or not.
+#[test]
+fn what_is_being_stored_while_its_namespace_is_evicted_is_not_stored() {
+    for point in ["kv_serve.copied", "kv_serve.kept"] {
+        let place = Place::new(PLENTY, PLENTY);
+        let _daemon = place.daemon();
+        let mut engine = place.engine("e", &namespace());
+        place.env.set_fail_point(point, FailMode::Hang, 1);
+        let request = Request::Store { id: 1, keys: keys(&[1, 2]), rows: vec![0, 1], after: None, compute_us: 0 };
+        wire::write(engine.client.stream(), &request).unwrap();
+        wait_until(|| place.env.fail_point_hits(point) == 1);
+        place.silent_engine("other").evict(&hex::encode(namespace().digest()), None).unwrap();
+        place.env.set_fail_point(point, FailMode::Off, 1);
+        let reply = engine.client.receive().unwrap();
+        assert_eq!(reply, Reply::Store { id: 1, stored: vec![Stored::Refused; 2] }, "{point}");
+        assert_eq!(engine.has(&[1, 2], false), [false; 2], "{point}");
+        assert_eq!(engine.store(&[1, 2]), [Stored::Accepted; 2], "{point}: what comes after is stored");
+        assert_eq!(engine.load(&[1, 2]), [true; 2], "{point}");
     }
 }

@@ -211,3 +211,17 @@ fn a_client_that_reads_nothing_does_not_hold_the_daemon() {
         "{ended:?}"
     );
 }
+
+#[test]
+fn a_daemon_whose_socket_is_gone_or_anothers_ends_all_the_same() {
+    let place = Place::new(PLENTY, 0);
+    let daemon = place.daemon();
+    std::fs::remove_file(place.socket()).unwrap();
+    drop(daemon);
+    let daemon = place.daemon();
+    std::fs::remove_file(place.socket()).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(place.socket()).unwrap();
+    drop(daemon);
+    assert!(place.socket().exists(), "it is another's");
+    drop(other);
+}

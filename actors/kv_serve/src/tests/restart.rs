@@ -23,6 +23,24 @@ fn blocks_are_hit_from_the_disk_after_a_restart() {
     assert_eq!((of_engine.loaded, of_engine.not_loaded), (3, 1));
 }
 
+/// The trees forget at a restart what stands before what; a load tells them.
+#[test]
+fn a_chain_that_was_loaded_after_a_restart_is_evicted_from_its_end() {
+    let place = Place::new(0, 8 * 4600);
+    let chain = [1, 2, 3, 4, 5, 6];
+    let daemon = place.daemon();
+    place.engine("e", &namespace()).store(&chain);
+    drop(daemon);
+    let daemon = place.daemon();
+    let mut engine = place.engine("e", &namespace());
+    assert_eq!(engine.load(&chain), [true; 6]);
+    engine.store(&[11, 12, 13, 14]);
+    assert!(daemon.blocks().inner().drain(Duration::from_secs(60)));
+    let has = engine.has(&chain, false);
+    assert!(has[0] && !has[5], "{has:?}");
+    assert!(has.is_sorted_by(|a, b| a >= b), "a hole: {has:?}");
+}
+
 #[test]
 fn blocks_are_hit_from_the_bucket_by_a_machine_with_an_empty_disk() {
     let first = Place::new(0, PLENTY).with_bucket("memory://kv-serve-restart");

@@ -97,3 +97,25 @@ fn done_is_answered_when_every_job_has_ended_and_then_the_connection_ends() {
     assert_eq!(reply, Reply::Done { id: 7 });
     assert!(engine.client.call(&Request::Status { id: 8 }).is_err());
 }
+
+#[test]
+fn a_status_of_many_namespaces_fits_into_a_message() {
+    let place = Place::new(PLENTY, 0);
+    let daemon = place.daemon();
+    let mut engine = place.silent_engine("e");
+    let say_hello = |namespace: Namespace| drop(daemon.blocks().space(&namespace, BLOCK).unwrap());
+    for number in 0..80 {
+        let long = |name: &str| format!("{name} {number} {}", "x".repeat(4000));
+        let (layout, groups, isa, engine) = (long("layout"), long("groups"), long("isa"), long("engine"));
+        say_hello(Namespace { layout, groups, isa, engine, ..namespace() });
+    }
+    let status = engine.status();
+    assert_eq!((status.namespaces.len(), status.left_out), (80, 0));
+    assert!(status.namespaces.iter().all(|of| of.description.is_none() && of.namespace.len() == 64));
+    for number in 0..400 {
+        say_hello(Namespace { tenant: format!("{number} {}", "x".repeat(4000)), ..namespace() });
+    }
+    let status = engine.status();
+    assert!(status.left_out > 0 && status.namespaces.len() > 100, "{}", status.left_out);
+    assert_eq!(status.namespaces.len() as u64 + status.left_out, 480);
+}
