@@ -13,7 +13,7 @@ use ragstone_documents::{Document, check_given};
 use ragstone_storage::catalog::IngestOptions;
 use serde::Serialize;
 
-use super::answer::event;
+use super::answer::{HEARTBEAT, beating, comment, event};
 use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
@@ -382,6 +382,7 @@ pub async fn ingest(
         let data = progress.map_or_else(|error| event(&super::error::body(&error)), |progress| event(&progress));
         Ok::<_, std::convert::Infallible>(data)
     });
+    let events = beating(events, comment(), HEARTBEAT);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }
 
