@@ -13,6 +13,11 @@ for (const view of ["Plans", "Jobs", "Keys", "Settings"]) {
   await page.getByText("This is for the data folder's owner.").waitFor();
 }
 await look("no-token");
+// What no header can carry would shut the page: it is not taken.
+await page.getByLabel("Token").fill("rag_12\u200b34");
+await page.getByRole("button", { name: "Use it" }).click();
+await page.getByText("This is no token").waitFor();
+assert.equal(await page.evaluate(() => sessionStorage.getItem("ragstone-token")), null);
 await page.getByLabel("Token").fill("wrong");
 await page.getByRole("button", { name: "Use it" }).click();
 await page.getByLabel("Token").waitFor();
@@ -67,6 +72,12 @@ await look("passage");
 await page.goBack();
 // The conversation is kept.
 await page.locator(".turn").nth(1).waitFor();
+
+// A key below admin is told of the model alone.
+await page.route("**/v1/cache/status", (route) => route.fulfill({ json: { model: {}, key: {} } }));
+await go("Store");
+await page.getByText("This is for the data folder's owner.").waitFor();
+await page.unroute("**/v1/cache/status");
 
 await go("Plans");
 await page.getByText("tokens", { exact: false }).first().waitFor();

@@ -623,3 +623,44 @@ async fn a_collection_that_is_not_there_is_answered_with_those_that_the_key_may_
     let (status, text) = send(&service, Method::POST, CHAT, As::Key(&blue), &chat("acme/secret")).await;
     assert!(status == 403 && !text.contains("vault"), "{text}");
 }
+
+/// Also where an answer was stopped, so that what came of it was appended by itself.
+#[tokio::test]
+async fn what_is_appended_from_a_collection_is_for_keys_that_may_read_it() {
+    let folder = Folder::new();
+    let service = folder.serve(&SETTINGS).await;
+    let token = folder.token();
+    let granted = json!({ "name": "a", "tenant": "blue", "collections": ["acme/vault"] });
+    let reader = new_key(&service, &token, granted).await;
+    let other = new_key(&service, &token, json!({ "name": "b", "tenant": "blue" })).await;
+    let begun = ask(&service, Method::POST, "/v1/conversations", As::Key(&reader), &json!({})).await;
+    let at = format!("/v1/conversations/{}", begun["id"].as_str().unwrap());
+    let items = json!([
+        { "role": "user", "content": QUESTION }, { "role": "assistant", "content": "Copper", "status": "incomplete" },
+    ]);
+    let (path, stopped) = (format!("{at}/items"), json!({ "items": items, "collection": "acme/vault" }));
+    assert_eq!(send(&service, Method::POST, &path, As::Key(&other), &stopped).await.0, 403);
+    ask(&service, Method::POST, &path, As::Key(&reader), &stopped).await;
+    for (key, expected) in [(&reader, 200), (&other, 404)] {
+        let (status, text) = send(&service, Method::GET, &format!("{at}/turns"), As::Key(key), &Value::Null).await;
+        assert_eq!(status, expected, "{text}");
+    }
+    let listed = ask(&service, Method::GET, "/v1/conversations", As::Key(&other), &Value::Null).await;
+    assert_eq!(listed["data"], json!([]));
+}
+
+/// What makes no key changes no quota of the tenant's others.
+#[tokio::test]
+async fn a_key_that_is_refused_changes_no_quota() {
+    let folder = Folder::new();
+    let service = folder.serve(&SETTINGS).await;
+    let token = folder.token();
+    new_key(&service, &token, json!({ "name": "alice", "tenant": "acme", "quota": { "documents": 7 } })).await;
+    for name in ["alice", "a/b"] {
+        let wanted = json!({ "name": name, "tenant": "acme", "quota": { "documents": 0 } });
+        let (status, text) = send(&service, Method::POST, "/v1/keys", As::Owner(&token), &wanted).await;
+        assert_eq!(status, 400, "{text}");
+    }
+    let keys = ask(&service, Method::GET, "/v1/keys", As::Owner(&token), &Value::Null).await;
+    assert_eq!(keys["data"][0]["quota"], json!({ "documents": 7 }));
+}

@@ -8,6 +8,7 @@ use crate::keys::{As, new_key, send};
 
 const CHAT: &str = "/v1/chat/completions";
 const DOCUMENTS: &str = "/v1/collections/notes/documents";
+const SEARCH: &str = "/v1/collections/notes/search";
 const SETTINGS: [&str; 6] =
     ["--keys", "required", "--set", "kv_admission=always", "--set", "calibrate_when_idle=false"];
 
@@ -108,6 +109,7 @@ async fn tokens_of_prompts_and_answers_are_used_up_and_what_asks_no_model_goes_o
     let service = folder.serve(&SETTINGS).await;
     let owner = folder.token();
     let (acme, _) = two_tenants(&service, &owner).await;
+    assert_eq!(asked(&service, DOCUMENTS, &acme, &documents(0..2)).await.0, 200);
     set(&service, &owner, "acme", json!({ "tokens_per_minute": 10 })).await;
     let (status, _, told) = asked(&service, CHAT, &acme, &question("Who owns four boats, and where?")).await;
     assert_eq!(status, 200, "nobody knew how long it would be: {told}");
@@ -128,6 +130,11 @@ async fn tokens_of_prompts_and_answers_are_used_up_and_what_asks_no_model_goes_o
     for (path, body) in [("/v1/score", &pair), ("/score", &pair), ("/v1/rerank", &ranked), ("/v2/rerank", &ranked)] {
         assert_eq!(asked(&service, path, &acme, body).await.0, 429, "{path}");
     }
+    let search = |rerank: usize| json!({ "query": "Who owns boats?", "rerank": rerank });
+    let (status, wait, told) = asked(&service, SEARCH, &acme, &search(2)).await;
+    assert_eq!((status, &told["error"]["param"]), (429, &json!("tokens_per_minute")), "{told}");
+    assert!(wait.unwrap() > 0, "{told}");
+    assert_eq!(asked(&service, SEARCH, &acme, &search(0)).await.0, 200, "it asks no model");
     let (status, _, told) = asked(&service, "/v1/embeddings", &acme, &json!({ "input": "a" })).await;
     assert_eq!(status, 200, "{told}");
     assert_eq!(send(&service, Method::GET, "/v1/models", As::Key(&acme), &Value::Null).await.0, 200);

@@ -103,8 +103,13 @@ async fn refuse(service: &Service) {
         let (status, error) = service.post(CHAT, &chat(extension)).await;
         assert_eq!((status, &error["error"]["param"]), (400, &json!("ragstone.rerank")));
     }
-    let (status, error) = service.post("/v1/collections/world/search", &json!({ "query": QUERY, "rerank": 201 })).await;
-    assert_eq!((status, &error["error"]["param"]), (400, &json!("rerank")));
+    for (body, param) in [
+        (json!({ "query": QUERY, "rerank": 201 }), "rerank"),
+        (json!({ "query": QUERY, "rerank": 1, "top_k": 201 }), "top_k"),
+    ] {
+        let (status, error) = service.post("/v1/collections/world/search", &body).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(param)));
+    }
 }
 
 #[tokio::test]

@@ -82,6 +82,9 @@ async fn each_protocol_has_its_own_form_of_thoughts() {
         "messages": [{ "role": "user", "content": "How many boats?" }], "think": true, "stream": false, "options": { "num_predict": 4 },
     });
     assert!(service.ask("/api/chat", &body).await["message"]["content"].is_string());
+    // Its clients ask before they say that a model is to think, or not to.
+    let shown = service.ask("/api/show", &json!({ "model": "default" })).await;
+    assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
 }
 
 /// A client says in its protocol's own words that a model is not to think first. The prompt is then the template's.

@@ -29,6 +29,11 @@ async function first() {
   assert.equal(open(), undefined);
   await page.getByRole("heading", { name: "Ask", level: 1 }).waitFor();
 
+  // Enter that ends an input method's composition sends nothing; Safari tells it from others by its code alone.
+  await question.fill("かな");
+  await question.evaluate((element) => element.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", keyCode: 229, bubbles: true, cancelable: true })));
+  assert.equal(await question.inputValue(), "かな");
+
   // The first question begins one, and is its name; the address is its own.
   await answer("What is made by Callux Motors?");
   const id = open();

@@ -127,6 +127,15 @@ impl ApiKeys {
         to_the_end(async move { keys.make(wanted, random).await }).await
     }
 
+    /// Whether such a key may be made, for who changes something else first.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add)'s.
+    pub fn check(&self, wanted: &NewApiKey) -> Result<()> {
+        check(&wanted.name, &wanted.tenant, &wanted.collections)?;
+        self.check_room(&wanted.name)
+    }
+
     async fn make(&self, wanted: NewApiKey, random: [u8; 32]) -> Result<(String, ApiKeyRecord)> {
         let NewApiKey { name, role, tenant, mut collections } = wanted;
         collections.sort();

@@ -155,6 +155,17 @@ impl Quotas {
         Ok(())
     }
 
+    /// Whether a tenant has tokens left, where a request that was counted turns out to ask the language model.
+    ///
+    /// # Errors
+    /// The quota that is used up.
+    pub fn check_tokens(&self, tenant: &str) -> std::result::Result<(), UsedUp> {
+        let Some(limit) = self.of(tenant).get(QuotaName::TokensPerMinute) else { return Ok(()) };
+        let now_ms = self.0.spent.now_ms();
+        let rates = locked(&self.0.spent.rates).get(&Caller::of_tenant(tenant)).copied().unwrap_or_default();
+        rates.tokens.check_one(now_ms, limit).map_err(|wait| used_up(QuotaName::TokensPerMinute, limit, wait))
+    }
+
     /// Where tokens are counted.
     pub(crate) fn spent(&self) -> &Arc<Spent> {
         &self.0.spent

@@ -19,7 +19,7 @@ const MAX_STOP_BYTES: usize = 1024;
 pub struct SamplingParams {
     /// Logits are divided by this; 0 takes the most likely token.
     pub temperature: f32,
-    /// The smallest set of most likely tokens that holds this much probability; 1 keeps all.
+    /// The smallest set of most likely tokens that holds this much probability; 1 keeps all, 0 the likeliest.
     pub top_p: f32,
     /// The most likely tokens that are kept; 0 keeps all.
     pub top_k: usize,
@@ -95,29 +95,30 @@ impl SamplingParams {
         // With wider ones a logit may leave what f32 can hold.
         for (name, value, least, most) in [
             ("temperature", self.temperature, 0.0, 2.0),
+            ("top_p", self.top_p, 0.0, 1.0),
             ("min_p", self.min_p, 0.0, 1.0),
             ("repetition_penalty", self.repetition_penalty, 0.01, 100.0),
             ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
             ("presence_penalty", self.presence_penalty, -2.0, 2.0),
         ] {
             if !(least..=most).contains(&value) {
-                return Err(Error::invalid_input(format!("{name} is {value}; use {least} to {most}")));
+                return Err(Error::invalid_field(name, format!("{name} is {value}; use {least} to {most}")));
             }
         }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Error::invalid_input(format!("top_p is {}; use more than 0, at most 1", self.top_p)));
-        }
         if let Some((id, bias)) = self.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(bias)) {
-            return Err(Error::invalid_input(format!("logit_bias of token {id} is {bias}; use -100 to 100")));
+            let message = format!("logit_bias of token {id} is {bias}; use -100 to 100");
+            return Err(Error::invalid_field("logit_bias", message));
         }
         for (name, count) in [("logit_bias", self.logit_bias.len()), ("stop_token_ids", self.stop_token_ids.len())] {
             if count > MAX_TOKEN_IDS {
-                return Err(Error::invalid_input(format!("{name} names {count} tokens; use at most {MAX_TOKEN_IDS}")));
+                let message = format!("{name} names {count} tokens; use at most {MAX_TOKEN_IDS}");
+                return Err(Error::invalid_field(name, message));
             }
         }
         for (name, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
             if let Some(count) = count.filter(|count| *count > MAX_LOGPROBS) {
-                return Err(Error::invalid_input(format!("{count} {name} asked for; use at most {MAX_LOGPROBS}")));
+                let message = format!("{count} {name} asked for; use at most {MAX_LOGPROBS}");
+                return Err(Error::invalid_field(name, message));
             }
         }
         if self.grammar.is_some() && self.ignore_eos {

@@ -110,8 +110,12 @@ fn top_k_and_top_p_cut_the_tail() {
     let drawn = draws(top_p, &logits, 500);
     assert!(drawn.iter().all(|id| *id < 2));
     assert!(drawn.contains(&0) && drawn.contains(&1));
-    let one = SamplingParams { temperature: 1.0, top_p: 1e-6, seed: 1, ..Default::default() };
-    assert!(draws(one, &logits, 50).iter().all(|id| *id == 0));
+    for top_p in [1e-6, 0.0] {
+        let one = SamplingParams { temperature: 1.0, top_p, seed: 1, ..Default::default() };
+        one.validate().unwrap();
+        assert!(draws(one.clone(), &logits, 50).iter().all(|id| *id == 0));
+        assert!(draws(one, &[0.3; 7], 50).iter().all(|id| *id == 0), "of equal ones the first");
+    }
 }
 
 #[test]
@@ -148,7 +152,8 @@ fn parameters_out_of_range_are_named() {
     let cases = [
         (SamplingParams { temperature: -1.0, ..Default::default() }, "temperature"),
         (SamplingParams { temperature: f32::NAN, ..Default::default() }, "temperature"),
-        (SamplingParams { top_p: 0.0, ..Default::default() }, "top_p"),
+        (SamplingParams { top_p: -0.1, ..Default::default() }, "top_p"),
+        (SamplingParams { top_p: f32::NAN, ..Default::default() }, "top_p"),
         (SamplingParams { logprobs: Some(21), ..Default::default() }, "logprobs"),
         (SamplingParams { prompt_logprobs: Some(21), ..Default::default() }, "prompt_logprobs"),
         (SamplingParams { min_p: 1.1, ..Default::default() }, "min_p"),

@@ -287,4 +287,7 @@ pub struct AddItems {
     /// The item in whose place they are, and of all that follow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,
+    /// What they were answered from: the conversation is for those who may read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collection: Option<String>,
 }

@@ -86,16 +86,22 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     let readers = (0..prompts * begun.answers.len()).map(|_| reader()).collect();
     let more = asking.more(asked.more, begun.answers.len());
     let wire = asked.reply.as_ref().map_or(Wire::Events, |reply| reply.wire());
+    let beat = asked.reply.as_ref().map_or_else(|| Some(comment()), |reply| reply.heartbeat());
     let mut events = Events::new((begun, more), shape, asked.include_usage, readers, asked.reply);
     events.reader = Some((visitor, state.env.random_u64()));
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
     state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
-    Ok(HttpResponse::Ok()
+    let sent = sent(received, finished, InFlight::of(request));
+    let mut response = HttpResponse::Ok();
+    response
         .content_type(wire.content_type())
         .insert_header((CACHE_CONTROL, "no-cache"))
-        .insert_header(("x-accel-buffering", "no"))
-        .streaming(sent(received, finished, InFlight::of(request))))
+        .insert_header(("x-accel-buffering", "no"));
+    Ok(match beat {
+        Some(beat) => response.streaming(beating(sent, beat, HEARTBEAT)),
+        None => response.streaming(sent),
+    })
 }
 
 /// The `count` answers whose tokens are the likeliest in the mean, best first: OpenAI's `best_of`. All of them as they are where no more
@@ -188,6 +194,30 @@ fn sent(
             None if finished.load(Ordering::Relaxed) => None,
             None => Some((Err(std::io::Error::other("the client did not read, or the service stops")), None)),
         }
+    })
+}
+
+/// How often a stream shows that it lives while there is nothing to send: a model thinks, or writes a call, for minutes. Proxies give one up
+/// after thirty seconds or a minute.
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// A comment, which clients pass over.
+pub fn comment() -> Bytes {
+    Bytes::from_static(b": \n\n")
+}
+
+/// What is `sent`, and a `beat` each time that nothing was for so long.
+pub fn beating<E>(
+    sent: impl Stream<Item = Result<Bytes, E>>,
+    beat: Bytes,
+    every: Duration,
+) -> impl Stream<Item = Result<Bytes, E>> {
+    futures::stream::unfold((Box::pin(sent), beat), move |(mut sent, beat)| async move {
+        let next = match tokio::time::timeout(every, sent.next()).await {
+            Ok(next) => next?,
+            Err(_) => Ok(beat.clone()),
+        };
+        Some((next, (sent, beat)))
     })
 }
 
@@ -393,6 +423,25 @@ mod tests {
         let finish =
             Finish { reason: FinishReason::Length, usage, report, stop: None, grounding: None, end_token: None };
         Answer { text: text.into(), citations: Vec::new(), tokens: logprobs.iter().map(token).collect(), finish }
+    }
+
+    #[tokio::test]
+    async fn a_stream_beats_while_nothing_is_sent_and_ends_with_what_is() {
+        let (sender, received) = mpsc::channel(1);
+        let finished = Arc::new(AtomicBool::new(false));
+        let every = Duration::from_millis(1);
+        let mut beating = Box::pin(beating(sent(received, finished.clone(), None), comment(), every));
+        let (first, second) = (Bytes::from_static(b"data: 1\n\n"), Bytes::from_static(b"data: 2\n\n"));
+        sender.send(first.clone()).await.unwrap();
+        assert_eq!(beating.next().await.unwrap().unwrap(), first);
+        for _ in 0..2 {
+            assert_eq!(beating.next().await.unwrap().unwrap(), ": \n\n");
+        }
+        sender.send(second.clone()).await.unwrap();
+        assert_eq!(beating.next().await.unwrap().unwrap(), second);
+        finished.store(true, Ordering::Relaxed);
+        drop(sender);
+        assert!(beating.next().await.is_none());
     }
 
     #[test]

@@ -13,11 +13,11 @@ use ragstone_documents::{Document, check_given};
 use ragstone_storage::catalog::IngestOptions;
 use serde::Serialize;
 
-use super::answer::event;
-use super::audit;
+use super::answer::{HEARTBEAT, beating, comment, event};
 use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
+use super::{audit, quotas};
 use crate::api::collections::{
     DeleteQuery, Deleted, DocumentsQuery, FoundPassages, Ingest, ReadAs, Search, Upsert, Upserted, WholeDocument,
 };
@@ -250,7 +250,7 @@ pub async fn search(
     let Search { query, top_k, mode, rerank, filter, qualifiers, min_similarity } = Fields::whole(incoming).await?;
     let min_similarity = min_similarity.unwrap_or(state.settings.min_similarity);
     let (query, filter, read_as) = if qualifiers { read(&query, filter)? } else { (query, filter, None) };
-    let (top_k, rerank) = (top_k.or(state.settings.top_k).unwrap_or(PASSAGES), rerank.unwrap_or(state.settings.rerank));
+    let top_k = top_k.or(state.settings.top_k).unwrap_or(PASSAGES);
     let mode = mode.unwrap_or_default();
     if query.len() > MAX_QUERY_BYTES {
         let bytes = query.len();
@@ -261,10 +261,11 @@ pub async fn search(
     if !(1..=1000).contains(&top_k) {
         return Err(Error::invalid_field("top_k", format!("`top_k` is {top_k}; use 1 to 1000")).into());
     }
-    if rerank > MAX_CANDIDATES {
-        return Err(
-            Error::invalid_field("rerank", format!("`rerank` is {rerank}; use at most {MAX_CANDIDATES}")).into()
-        );
+    let rerank = candidates(rerank, state.settings.rerank, top_k)?;
+    if rerank > 0
+        && let Some(refused) = quotas::begin_asking(&opened.ragstone, &visitor, request.path())
+    {
+        return Ok(refused);
     }
     let corpus = opened.ragstone.corpus().clone();
     let options = SearchOptions {
@@ -293,6 +294,23 @@ pub async fn search(
     }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
     written(FoundPassages { object: ListObject::List, data, nothing_found, read_as, words_only }).await
+}
+
+/// How many passages the model puts in order, as in questions: the setting does not count where more are wanted than that may be.
+fn candidates(asked: Option<usize>, setting: usize, top_k: usize) -> Result<usize> {
+    match asked {
+        Some(count) if count > MAX_CANDIDATES => {
+            Err(Error::invalid_field("rerank", format!("`rerank` is {count}; use at most {MAX_CANDIDATES}")))
+        }
+        Some(count) if count > 0 && top_k > MAX_CANDIDATES => {
+            let message = format!(
+                "`top_k` is {top_k}, and at most {MAX_CANDIDATES} passages are put in order by `rerank`; lower it, or leave `rerank` out"
+            );
+            Err(Error::invalid_field("top_k", message))
+        }
+        None if top_k > MAX_CANDIDATES => Ok(0),
+        asked => Ok(asked.unwrap_or(setting)),
+    }
 }
 
 /// A query with qualifiers as it is searched for: without them, with the filter that they and the request come to.
@@ -364,6 +382,7 @@ pub async fn ingest(
         let data = progress.map_or_else(|error| event(&super::error::body(&error)), |progress| event(&progress));
         Ok::<_, std::convert::Infallible>(data)
     });
+    let events = beating(events, comment(), HEARTBEAT);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }
 
@@ -378,5 +397,22 @@ mod tests {
         assert!(said(0).ends_with("nor any other yet: `ragstone ingest PATH` begins one"), "{}", said(0));
         assert!(said(2).ends_with("--collection): `c0`, `c1`"), "{}", said(2));
         assert!(said(12).ends_with("`c8`, `c9` and 2 more (`ragstone collections list`)"), "{}", said(12));
+    }
+
+    #[test]
+    fn no_more_passages_are_put_in_order_than_may_be_whoever_wants_it() {
+        let most = MAX_CANDIDATES;
+        for (asked, setting, top_k, expected) in [
+            (None, 20, 5, 20),
+            (None, 20, most, 20),
+            (None, 20, most + 1, 0),
+            (Some(0), 20, 1000, 0),
+            (Some(3), 20, most, 3),
+        ] {
+            assert_eq!(candidates(asked, setting, top_k).unwrap(), expected, "{asked:?} {top_k}");
+        }
+        for (asked, top_k, field) in [(1, most + 1, "top_k"), (most + 1, 5, "rerank")] {
+            assert_eq!(candidates(Some(asked), 0, top_k).unwrap_err().at_field(), Some(field));
+        }
     }
 }

@@ -12,7 +12,7 @@ use ragstone_actors::report::events::{Happened, JobNews, JobState, JobSubject, N
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::event;
+use super::answer::{HEARTBEAT, comment, event};
 use super::identity::Visitor;
 use crate::api::cache::Plan;
 use crate::api::events::{Evictions, JobEvent, JobEventState, Missed, ServiceEvent, Tiers};
@@ -21,8 +21,6 @@ use crate::http::state::{State, caller};
 
 /// Events that wait for a client that reads slowly; what comes beyond waits where it happened, and is missed at last.
 const SENT_AHEAD: usize = 16;
-/// How often a connection shows that it lives while nothing happens. Proxies give one up after thirty seconds or a minute.
-const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How long the tiers may take to tell what they hold at the beginning.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 
@@ -68,7 +66,7 @@ struct Sending {
 impl Sending {
     async fn send(mut self, first: Option<ServiceEvent>) {
         // A client sees at once that it is connected.
-        let mut next = Some(first.map_or_else(heartbeat, |first| event(&first)));
+        let mut next = Some(first.map_or_else(comment, |first| event(&first)));
         loop {
             if let Some(bytes) = next
                 && self.sender.send_timeout(bytes, self.patience).await.is_err()
@@ -85,17 +83,12 @@ impl Sending {
                 return;
             }
             next = match news {
-                Err(_) => Some(heartbeat()),
+                Err(_) => Some(comment()),
                 Ok(None) => return,
                 Ok(Some(news)) => told(news, &self.visitor).map(|told| event(&told)),
             };
         }
     }
-}
-
-/// A comment, which clients pass over.
-fn heartbeat() -> Bytes {
-    Bytes::from_static(b": \n\n")
 }
 
 /// What `visitor` is told of it; `None`: nothing, as it is not his.

@@ -448,6 +448,7 @@ mod tests {
                 r#"{"logit_bias": {"5": -100, "6": 1.5}}"#,
                 SamplingParams { logit_bias: vec![(5, -100.0), (6, 1.5)], ..defaults.clone() },
             ),
+            (r#"{"top_p": 0}"#, SamplingParams { top_p: 0.0, ..defaults.clone() }),
             (r#"{"logit_bias": [[5, 1]]}"#, SamplingParams { logit_bias: vec![(5, 1.0)], ..defaults.clone() }),
             (
                 r#"{"ignore_eos": true, "min_tokens": 3, "stop_token_ids": [9], "skip_special_tokens": false}"#,

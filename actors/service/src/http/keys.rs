@@ -46,6 +46,8 @@ async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) 
         collections: collections.iter().flatten().map(|name| full_name("", name)).collect(),
     };
     if let Some(changes) = quota {
+        // What makes no key changes no quota of the tenant's others.
+        ragstone.api_keys().check(&wanted)?;
         ragstone.quotas().change(&wanted.tenant, named(changes)?).await?;
     }
     let mut random = [0; 32];

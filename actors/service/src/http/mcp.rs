@@ -23,6 +23,7 @@ use rmcp::transport::OneshotTransport;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::answer::{HEARTBEAT, beating, comment};
 use super::body::Incoming;
 use super::within::{Caller, Paths, Within};
 use crate::error::{Error, Result};
@@ -218,7 +219,7 @@ async fn serve(
                 .content_type("text/event-stream; charset=utf-8")
                 .insert_header((CACHE_CONTROL, "no-cache"))
                 .insert_header(("x-accel-buffering", "no"))
-                .streaming(events(sent)));
+                .streaming(beating(events(sent), comment(), HEARTBEAT)));
         }
     }
 }

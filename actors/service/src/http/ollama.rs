@@ -85,12 +85,11 @@ async fn answer(state: &State, request: &HttpRequest, mut fields: Fields, kind: 
     let opened = state.opened()?;
     let is_zero = |time: &Value| time.as_f64() == Some(0.0) || matches!(time.as_str(), Some("0" | "0s" | "0m"));
     let is_let_go = fields.get("keep_alive").is_some_and(is_zero);
-    // How much it thinks is not heard.
-    let thinks = fields.get("think").map(|think| think.as_bool().unwrap_or(true));
+    let thinks = thinks(&fields);
     if opened.ragstone.thinking(None).is_some() {
         fields.take_value("think");
     }
-    let mut answer = common(&mut fields)?;
+    let mut answer = common(&mut fields, &opened.model_id)?;
     if !is_asked(&fields, kind) {
         // So clients load a model before they need it, and let go of it. Here it stays.
         check_model(&mut Fields::of(answer), &opened.model_id)?;
@@ -132,10 +131,16 @@ fn is_asked(fields: &Fields, kind: Kind) -> bool {
     }
 }
 
-/// What chats and completions have in common, as OpenAI's fields.
-fn common(fields: &mut Fields) -> Result<Map<String, Value>> {
+/// Whether the model is to think, where the request says so. How much it thinks is not heard.
+fn thinks(fields: &Fields) -> Option<bool> {
+    let think = fields.get("think").filter(|think| !think.is_null())?;
+    Some(think.as_bool().unwrap_or(true))
+}
+
+/// What chats and completions have in common, as OpenAI's fields; `own` is the model's id.
+fn common(fields: &mut Fields, own: &str) -> Result<Map<String, Value>> {
     let mut made = Map::new();
-    if let Some(model) = model(fields)? {
+    if let Some(model) = model(fields, &[own])? {
         made.insert("model".to_owned(), model.into());
     }
     made.insert("stream".to_owned(), fields.take::<bool>("stream")?.unwrap_or(true).into());
@@ -196,11 +201,16 @@ fn whole(value: Value) -> Value {
     }
 }
 
-/// The model's name, as it is here.
-fn model(fields: &mut Fields) -> Result<Option<String>> {
+/// The model's name, as it is here: one of `own`, whether that or the name itself ends with the tag or not.
+fn model(fields: &mut Fields, own: &[&str]) -> Result<Option<String>> {
     let name =
         [fields.take::<String>("model")?, fields.take("name")?].into_iter().flatten().find(|name| !name.is_empty());
-    Ok(name.map(|name| name.strip_suffix(TAG).unwrap_or(&name).to_owned()))
+    let bare = |name: &str| name.strip_suffix(TAG).unwrap_or(name).to_owned();
+    Ok(name.map(|name| {
+        let name = bare(&name);
+        // An engine elsewhere may have the tag in its model's id.
+        own.iter().find(|own| bare(own) == name).map_or(name, |own| (*own).to_owned())
+    }))
 }
 
 /// Prompt and system prompt, as a conversation.
@@ -273,7 +283,7 @@ async fn embedded(state: &State, request: &HttpRequest, incoming: Incoming, fiel
     let (opened, begun) = (state.opened()?, Stopwatch::start());
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(is_known);
-    if let Some(name) = model(&mut fields)? {
+    if let Some(name) = model(&mut fields, &[opened.embedder_id.as_str()])? {
         check_model(&mut Fields::of(Map::from_iter([("model".to_owned(), name.into())])), &opened.embedder_id)?;
     }
     let dimension = opened.ragstone.embedding_dimension();
@@ -320,7 +330,7 @@ mod tests {
 
     fn taken(body: &Value) -> Result<Value> {
         let mut fields = Fields::parse(body.to_string().as_bytes())?;
-        common(&mut fields).map(Value::Object)
+        common(&mut fields, "smol").map(Value::Object)
     }
 
     #[test]
@@ -360,6 +370,35 @@ mod tests {
         );
         assert_eq!(taken(&json!({ "options": { "num_predict": 0 } })).unwrap()["max_tokens"], u32::MAX);
         assert_eq!(taken(&json!({ "model": "", "name": "smol:latest" })).unwrap()["model"], "smol");
+    }
+
+    #[test]
+    fn a_model_is_known_with_the_tag_and_without() {
+        for (own, given, expected) in [
+            ("smol", "smol:latest", "smol"),
+            ("smol", "smol", "smol"),
+            ("llama3.2:latest", "llama3.2:latest", "llama3.2:latest"),
+            ("llama3.2:latest", "llama3.2", "llama3.2:latest"),
+            ("qwen:4b", "qwen:4b", "qwen:4b"),
+            ("qwen:4b", "qwen:latest", "qwen"),
+            ("smol", "default:latest", "default"),
+        ] {
+            let mut fields = Fields::parse(json!({ "model": given }).to_string().as_bytes()).unwrap();
+            assert_eq!(model(&mut fields, &["other", own]).unwrap().as_deref(), Some(expected), "{given}");
+        }
+    }
+
+    #[test]
+    fn nothing_said_of_thinking_is_neither_yes_nor_no() {
+        for (body, expected) in [
+            (json!({}), None),
+            (json!({ "think": null }), None),
+            (json!({ "think": false }), Some(false)),
+            (json!({ "think": true }), Some(true)),
+            (json!({ "think": "high" }), Some(true)),
+        ] {
+            assert_eq!(thinks(&Fields::parse(body.to_string().as_bytes()).unwrap()), expected, "{body}");
+        }
     }
 
     #[test]

@@ -53,6 +53,15 @@ pub fn begin(state: &State, visitor: &Visitor, path: &str) -> Option<HttpRespons
     Some(refused(tenant, used_up, path))
 }
 
+/// What a request that turns out to ask the model is told where its tenant has used up its tokens: of paths that need not ask it, the body says
+/// whether they do.
+pub fn begin_asking(ragstone: &Ragstone, visitor: &Visitor, path: &str) -> Option<HttpResponse> {
+    let Visitor::Key(key) = visitor else { return None };
+    let tenant = &key.record.tenant;
+    let used_up = ragstone.quotas().check_tokens(tenant).err()?;
+    Some(refused(tenant, used_up, path))
+}
+
 fn refused(tenant: &str, UsedUp { name, limit, wait }: UsedUp, path: &str) -> HttpResponse {
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     let message = format!("tenant `{tenant}` has used up its quota `{name}` of {limit}; come back in {seconds} s");

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use ragstone_actors::{Citation, Finish};
 use serde_json::Value;
 
-use super::answer::event;
+use super::answer::{comment, event};
 use super::error::Refusal;
 use super::identity::Visitor;
 use super::tools::Said;
@@ -41,6 +41,10 @@ pub trait Reply: Send {
     /// How events are sent.
     fn wire(&self) -> Wire {
         Wire::NamedEvents
+    }
+    /// What is sent while there is nothing else to send; `None`: nothing.
+    fn heartbeat(&self) -> Option<Bytes> {
+        Some(comment())
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Tools {
     /// Their names.
     names: Vec<String>,
     form: CallForm,
+    /// Whether one answer may have several calls.
+    parallel: bool,
 }
 
 /// Whether the model must call, and what.
@@ -65,7 +67,7 @@ impl Tools {
             let message = format!("`{}` and tools contradict each other; set `tool_choice` to none", format.field);
             return Err(Error::invalid_field(format.field, message));
         }
-        let taken = Self { list: tools, names, form };
+        let taken = Self { list: tools, names, form, parallel };
         let wanted: Option<Vec<usize>> = match &choice {
             Choice::Required => Some((0..taken.names.len()).collect()),
             Choice::Named(name) => match taken.names.iter().position(|other| other == name) {
@@ -107,6 +109,7 @@ impl Tools {
             parser: CallParser::new(self.form, self.names.clone()),
             random: fastrand::Rng::with_seed(seed),
             calls: 0,
+            parallel: self.parallel,
         }
     }
 }
@@ -198,6 +201,7 @@ pub struct CallReader {
     parser: CallParser,
     random: fastrand::Rng,
     calls: usize,
+    parallel: bool,
 }
 
 impl CallReader {
@@ -207,7 +211,15 @@ impl CallReader {
             Some(text) => self.parser.push(text),
             None => self.parser.finish(),
         };
-        parts.into_iter().map(|part| self.said(part)).collect()
+        let mut said = Vec::new();
+        for part in parts {
+            // A model that is told of one call may write more: the answer ends behind the first.
+            if self.has_called() && !self.parallel {
+                break;
+            }
+            said.push(self.said(part));
+        }
+        said
     }
 
     /// Whether there was a call.
@@ -259,6 +271,55 @@ pub fn name_tools(messages: &mut [ChatMessage]) {
         }
         if let (Some(id), None) = (&message.tool_call_id, &message.name) {
             message.name = called.get(id).cloned();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names of the calls, and the texts, of an answer that comes in pieces of so many characters.
+    fn read(form: CallForm, parallel: bool, text: &str, piece: usize) -> (Vec<String>, String) {
+        let tools = Tools { list: Vec::new(), names: vec!["find".into(), "now".into()], form, parallel };
+        let mut reader = tools.reader(1);
+        let characters: Vec<char> = text.chars().collect();
+        let pieces = characters.chunks(piece).map(|piece| piece.iter().collect::<String>());
+        let mut said: Vec<Said> = pieces.flat_map(|piece| reader.read(Some(&piece))).collect();
+        said.extend(reader.read(None));
+        let (mut calls, mut texts) = (Vec::new(), String::new());
+        for part in said {
+            match part {
+                Said::Call { index, name, .. } => {
+                    assert_eq!(index, calls.len());
+                    calls.push(name);
+                }
+                Said::Text(text) => texts.push_str(&text),
+                Said::Thought(thought) => panic!("{thought}"),
+            }
+        }
+        assert!(reader.has_called());
+        (calls, texts)
+    }
+
+    #[test]
+    fn an_answer_ends_behind_its_first_call_where_no_more_are_allowed() {
+        let (find, now) = (r#"{"name": "find", "arguments": {}}"#, r#"{"name": "now", "arguments": {}}"#);
+        let hermes = format!("Look: <tool_call>{find}</tool_call>\n<tool_call>{now}</tool_call> So.");
+        let mistral = format!("[TOOL_CALLS][{find}, {now}]");
+        let llama = format!("{find}; {now}").replace("arguments", "parameters");
+        for (form, text, said) in [
+            (CallForm::Hermes, hermes, ("Look:", " So.")),
+            (CallForm::Mistral, mistral, ("", "")),
+            (CallForm::Llama, llama, ("", "")),
+        ] {
+            for piece in [1, 7, 1000] {
+                let (calls, texts) = read(form, false, &text, piece);
+                assert_eq!((calls, texts.trim()), (vec!["find".to_owned()], said.0), "{form:?}");
+                let (calls, texts) = read(form, true, &text, piece);
+                assert_eq!(calls, ["find", "now"], "{form:?}");
+                assert!(texts.ends_with(said.1.trim()), "{form:?}: {texts:?}");
+            }
         }
     }
 }

@@ -59,6 +59,8 @@ async fn rates_are_a_tenants_and_run_out() {
     // One of the 51 that it is over runs out in 600 ms.
     assert_eq!((refused.name, refused.wait), (TokensPerMinute, Duration::from_millis(51 * 600)));
     assert_eq!(quotas.begin_request("acme", false), Ok(()), "who asks the model nothing needs no tokens");
+    assert_eq!(quotas.check_tokens("acme"), Err(refused), "unless it turns out to ask it");
+    assert_eq!([1, 2].map(|_| quotas.check_tokens("other")), [Ok(()); 2]);
     env.advance(refused.wait);
     assert_eq!(quotas.begin_request("acme", true), Ok(()));
     assert_eq!(quotas.begin_request("other", true), Ok(()));

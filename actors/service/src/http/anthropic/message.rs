@@ -1,5 +1,6 @@
 //! A message as Anthropic's API has it, and the events of its stream.
 
+use bytes::Bytes;
 use ragstone_actors::{Citation, Finish, FinishReason};
 use ragstone_env::Env;
 use serde_json::{Value, json};
@@ -120,6 +121,10 @@ impl Reply for Message {
         error_body(error)
     }
 
+    fn heartbeat(&self) -> Option<Bytes> {
+        Some(self.wire().write(&json!({ "type": "ping" })))
+    }
+
     fn whole(&self) -> Value {
         let mut message = self.message.clone();
         message["content"] = self.blocks.clone().into();
@@ -185,6 +190,12 @@ mod tests {
             (&whole["stop_reason"], &whole["usage"]["cache_read_input_tokens"]),
             (&json!("tool_use"), &json!(4))
         );
+    }
+
+    #[test]
+    fn a_ping_is_sent_while_there_is_nothing_to_say() {
+        let message = Message::new(&Env::seeded(1, 5), "m", false);
+        assert_eq!(message.heartbeat().unwrap(), "event: ping\ndata: {\"type\":\"ping\"}\n\n");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use ragstone_actors::upkeep::calibration::Calibrate;
 
 use crate::api::cache::KnownCalibration;
-use crate::http::answer::event;
+use crate::http::answer::{HEARTBEAT, beating, comment, event};
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
 use crate::http::error::body;
@@ -31,5 +31,6 @@ pub async fn calibrate(state: web::Data<State>, request: HttpRequest, incoming: 
     let events = opened.ragstone.calibrator().run(wanted);
     let events = events.map(|done| done.map_or_else(|error| event(&body(&error)), |done| event(&done)));
     let events = events.map(Ok::<_, std::convert::Infallible>);
+    let events = beating(events, comment(), HEARTBEAT);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }

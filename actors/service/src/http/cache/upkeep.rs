@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::entries::blocking;
 use crate::api::cache::{CollectGarbage, CollectedGarbage, Verified, Verify, Watched};
 use crate::error::{Error, Result};
-use crate::http::answer::event;
+use crate::http::answer::{HEARTBEAT, beating, comment, event};
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
 use crate::http::error::body;
@@ -101,5 +101,6 @@ pub(super) async fn watched<R: Serialize + Send + 'static>(
         let data = received.recv().await?;
         Some((Ok::<_, std::convert::Infallible>(data), received))
     });
+    let stream = beating(stream, comment(), HEARTBEAT);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(stream))
 }

@@ -9,7 +9,7 @@ use ragstone_storage::catalog::WarmSubject;
 use crate::api::List;
 use crate::api::cache::{BegunWarmUp, CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
 use crate::error::{Error, ErrorKind};
-use crate::http::answer::event;
+use crate::http::answer::{HEARTBEAT, beating, comment, event};
 use crate::http::audit;
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
@@ -90,6 +90,7 @@ pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm
         Err(error) => event(&body(&visitor.told(error, fault))),
     });
     let events = begun.chain(events).map(Ok::<_, std::convert::Infallible>);
+    let events = beating(events, comment(), HEARTBEAT);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }
 

@@ -1,5 +1,6 @@
 //! An answer as Ollama's API has it: JSON lines, or one object.
 
+use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
 use ragstone_actors::{Citation, Finish, FinishReason};
 use ragstone_env::{Env, Stopwatch};
@@ -145,6 +146,11 @@ impl Reply for Lines {
 
     fn wire(&self) -> Wire {
         Wire::Lines
+    }
+
+    /// Each line is a part of the answer: there is none that says nothing.
+    fn heartbeat(&self) -> Option<Bytes> {
+        None
     }
 }
 

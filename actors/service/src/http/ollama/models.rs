@@ -54,7 +54,8 @@ async fn shown(state: &State, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| ["model", "name"].contains(&name));
-    let name = model(&mut fields)?.ok_or_else(|| Error::invalid_field("model", "`model` is missing"))?;
+    let name = model(&mut fields, &[opened.model_id.as_str(), opened.embedder_id.as_str()])?;
+    let name = name.ok_or_else(|| Error::invalid_field("model", "`model` is missing"))?;
     let ragstone = &opened.ragstone;
     if name == opened.embedder_id {
         let info = json!({ "general.architecture": "bert", "bert.embedding_length": ragstone.embedding_dimension() });
@@ -73,7 +74,8 @@ async fn shown(state: &State, incoming: Incoming) -> Answered {
     ]);
     info.insert(format!("{family}.context_length"), opened.context.into());
     let calls = tools::form(ragstone).map(|_| "tools");
-    let capabilities: Vec<&str> = ["completion"].into_iter().chain(calls).collect();
+    let thoughts = ragstone.thinking(None).map(|_| "thinking");
+    let capabilities: Vec<&str> = ["completion"].into_iter().chain(calls).chain(thoughts).collect();
     Ok(ignored.note(Ok(HttpResponse::Ok().json(json!({
         "modelfile": "", "parameters": "", "template": ragstone.chat_template_source().unwrap_or_default(), "details": details(&family),
         "model_info": info, "capabilities": capabilities,

@@ -2,7 +2,7 @@
 
 import { ApiError, DEFAULT_COLLECTION, events, get } from "./api.js";
 import { drop, forget, fresh, idOf, keep, keepStopped, list, mayReplace, opened, rename, titleOf } from "./conversations.js";
-import { failure, field, h, toast } from "./dom.js";
+import { failure, field, h, sends, toast } from "./dom.js";
 import { saveJson, saveMarkdown } from "./exporting.js";
 import { action, change, live } from "./live.js";
 import { turnElement } from "./turn.js";
@@ -46,8 +46,9 @@ export async function ask(view) {
       current = fresh();
       missing = h("p", { class: "hint", role: "alert" }, "This conversation is not here any more: it was deleted, or nobody has gone on with it for too long.");
     }
-    const last = current.turns.at(-1);
-    if (last?.collection) choose(last.collection);
+    // A turn that was stopped has none.
+    const last = current.turns.findLast(({ collection }) => collection);
+    if (last) choose(last.collection);
   }
   address();
   const question = h("textarea", { dir: "auto", rows: 2, "aria-label": "Question", placeholder: "Ask something. Enter sends, Shift and Enter begin a new line." });
@@ -93,7 +94,7 @@ export async function ask(view) {
     return submit(text);
   };
   question.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) typed(event);
+    if (sends(event)) typed(event);
   });
   const begin = () => {
     running?.abort();

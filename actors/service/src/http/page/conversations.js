@@ -48,9 +48,9 @@ export async function keep(conversation) {
 }
 
 /** Keeps as much of an answer as came before it was stopped; the turn's id. `replaces` is the turn in whose place it stands. */
-export async function keepStopped({ id }, { question, answer }, replaces) {
+export async function keepStopped({ id }, { question, answer, collection }, replaces) {
   const items = [{ role: "user", content: question }, { role: "assistant", content: answer, status: "incomplete" }];
-  const { data } = await change(() => post(at`/v1/conversations/${id}/items`, { items, replaces }));
+  const { data } = await change(() => post(at`/v1/conversations/${id}/items`, { items, replaces, collection }));
   return data[0].id;
 }
 

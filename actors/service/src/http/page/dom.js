@@ -23,6 +23,11 @@ export function s(name, attributes, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
+/** Whether Enter was pressed to send. What ends an input method's composition is not: Safari says of that Enter nothing but the code 229. */
+export function sends(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229;
+}
+
 export function bytes(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;

@@ -23,13 +23,17 @@ export function locked(again) {
 /** How to become the owner. */
 export function wanted(again, why = "This is for the data folder's owner.") {
   const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false" });
+  const told = h("div", { role: "alert" });
   const take = (event) => {
     event.preventDefault();
-    token.set(input.value.trim());
+    const value = input.value.trim();
+    // No header carries another character: nothing could be asked any more.
+    if (!/^[\x21-\x7e]+$/.test(value)) return told.replaceChildren("This is no token: copy it again, without spaces or signs that came along with it.");
+    token.set(value);
     again();
   };
   return h("form", { class: "hint", onsubmit: take },
     h("p", {}, why, " On the machine that serves, ", h("code", {}, "ragstone page"),
       " prints a link to this page that carries the owner's token; or paste the token of ", h("code", {}, "service.json"), "."),
-    h("div", { class: "row" }, field("Token", input), h("button", { class: "main" }, "Use it")));
+    h("div", { class: "row" }, field("Token", input), h("button", { class: "main" }, "Use it")), told);
 }

@@ -15,6 +15,8 @@ const seen = [];
 
 export async function store(view) {
   const { content, signal, again } = view;
+  // A key below admin is told of the model alone.
+  if (!(await get("/v1/cache/status", signal)).store) return content.replaceChildren(h("h1", {}, "Store"), wanted(again));
   const tiers = h("div", { "aria-live": "off" });
   const refresh = await live(view, tiers, async () => look(await get("/v1/cache/status", signal)));
   every(EVERY_MS, signal, refresh);

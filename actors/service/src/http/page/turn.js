@@ -1,7 +1,7 @@
 // A question and its answer: what it says, which passage each sentence stands on, and what can be done with it.
 
 import { at, get } from "./api.js";
-import { copied, h, toast } from "./dom.js";
+import { copied, h, sends, toast } from "./dom.js";
 import { byNumber, marks, saveMarkdown } from "./exporting.js";
 import { action } from "./live.js";
 import { plan } from "./plan.js";
@@ -40,7 +40,7 @@ export function turnElement(turn, acts) {
       if (input.value.trim()) acts.edit(turn, input.value.trim(), close);
     };
     input.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+      if (sends(event)) send(event);
       if (event.key === "Escape") close();
     });
     asked.replaceChildren(h("form", { onsubmit: send }, input,

@@ -215,7 +215,7 @@ async fn add_items(
     id: web::Path<String>,
     incoming: Incoming,
 ) -> Answered {
-    let AddItems { items, replaces } = Fields::whole(incoming).await?;
+    let AddItems { items, replaces, collection } = Fields::whole(incoming).await?;
     let asker = Asker::of(&state, &request).await?;
     let found = asker.conversation(&id).await?;
     if let Some(item) = &replaces {
@@ -223,7 +223,8 @@ async fn add_items(
     }
     let items = checked(items, &asker.conversations)?;
     let added = items.clone();
-    let addition = Addition { items, replaces, ..Addition::default() };
+    let collections = asker.visitor.collection_if(collection)?.into_iter().collect();
+    let addition = Addition { items, replaces, collections, ..Addition::default() };
     let changed = asker.conversations.append(&asker.tenant, &id, addition).await?;
     changed.ok_or_else(|| no_such("conversation", &id))?;
     Ok(HttpResponse::Ok().json(ItemList::of(added, false)))
