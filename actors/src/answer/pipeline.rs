@@ -14,7 +14,6 @@ mod rounds;
 mod search;
 mod upstream;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use ragstone_env::{Env, Stopwatch};
@@ -37,7 +36,7 @@ use crate::admission::caller::Caller;
 use crate::admission::deadline::{deadline_after, deadline_error};
 use crate::admission::metering::Meter;
 use crate::admission::quotas::Quotas;
-use crate::admission::turns::{Places, Turns};
+use crate::admission::turns::{ComputeTime, Places, Turns};
 use crate::answer::assembler::Assembler;
 use crate::answer::background::Background;
 use crate::answer::blend::{Blend, Known};
@@ -124,7 +123,7 @@ struct Asking {
     task: Task,
     meter: Arc<Meter>,
     /// What its prompts took of the engine's time so far: the answer's, and those of verdicts and of rounds before it.
-    computed_us: Arc<AtomicU64>,
+    computed: ComputeTime,
 }
 
 /// A prompt that was prefilled.
@@ -187,9 +186,8 @@ impl Pipeline {
             _ => self.store.epoch(),
         };
         let (meter, task) = (self.meter(question.caller), Task::Answer);
-        let (question, computed_us) = (Arc::new(question), Arc::<AtomicU64>::default());
-        turn.counts(Arc::clone(&computed_us));
-        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
+        let (question, computed) = (Arc::new(question), turn.counts());
+        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let reached = match before {
@@ -274,7 +272,6 @@ impl Pipeline {
         self.encode_modules(asking, &segments).await?;
         let fuse = tracing::info_span!("fuse", prompt_tokens = prompt_tokens as i64);
         let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
-        asking.computed_us.fetch_add((sequence.prefill.computing_ms * 1e3) as u64, Ordering::Relaxed);
         Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, arranged, sequence })
     }
 
@@ -328,7 +325,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline, constraint, task, meter: _, computed_us: _ } = asking;
+        let Asking { question, found_in, deadline, constraint, task, meter: _, computed } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,
@@ -341,6 +338,7 @@ impl Pipeline {
             deadline: *deadline,
             explain: question.explain,
             hold,
+            computed: computed.clone(),
         };
         let decode = |plan: &LoadPlan, tokens: &[u32]| {
             // One for each answer: where one cannot be kept, others can.

@@ -165,7 +165,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_at_the_clock_is_no_job() {
         let env = Env::seeded(1, Env::system().now_unix_ms());
-        let settings = settings();
+        let settings = Settings { object_url: Some("memory://collector-looks".into()), ..settings() };
         let object = Arc::new(ObjectTier::open(&settings.object().unwrap(), MODEL, env.clone()).unwrap());
         let collector = Collector::new(&settings, Some(&object), env.clone()).unwrap();
         let jobs = Jobs::new(Handle::current());

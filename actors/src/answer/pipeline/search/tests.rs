@@ -15,6 +15,7 @@ use super::super::tests::{close, question};
 use super::*;
 use crate::admission::caller::Caller;
 use crate::admission::deadline::deadline_after;
+use crate::admission::turns::ComputeTime;
 use crate::models::folders::Folders;
 use crate::question::prompt::Task;
 use crate::question::{Question, Reuse};
@@ -121,7 +122,7 @@ async fn what_the_search_does_not_confirm_leaves_nothing() {
         constraint: None,
         task: Task::Answer,
         meter: pipeline.meter(Caller::default()),
-        computed_us: Arc::default(),
+        computed: ComputeTime::default(),
     };
     let mut speculating = Speculating { pipeline, asking: &asking, given: &[], running: None, stages: 0, started: 0 };
     speculating.stage(wrong);
