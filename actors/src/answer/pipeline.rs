@@ -356,12 +356,13 @@ impl Pipeline {
         self.runner.run(&run, decode).await
     }
 
-    /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone, nor what was not done as planned.
+    /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone, nor what was not
+    /// done as planned, nor prompts whose tokens are scored: their chunks are shorter, and each row has logits.
     fn learn(&self, ran: &Sequence) {
         let (prefill, prediction) = (&ran.prefill, ran.prefill.plan.prediction);
         let was_alone = prefill.compute_ms <= prefill.computing_ms * ALONE;
         let lost = prefill.plan.segments.iter().any(|segment| segment.why == Why::LateMiss);
-        let as_planned = ran.late_misses == 0 && !lost;
+        let as_planned = ran.late_misses == 0 && !lost && prefill.scores.is_empty();
         if let Some(prediction) = prediction.filter(|_| was_alone && as_planned) {
             self.store.costs().observe_prefill(&prediction, prefill.computing_ms);
         }
