@@ -124,6 +124,8 @@ struct Asking {
     meter: Arc<Meter>,
     /// What its prompts took of the engine's time so far: the answer's, and those of verdicts and of rounds before it.
     computed: ComputeTime,
+    /// Whether it is answered only as far as it takes to search again.
+    is_round: bool,
 }
 
 /// A prompt that was prefilled.
@@ -187,7 +189,7 @@ impl Pipeline {
         };
         let (meter, task) = (self.meter(question.caller), Task::Answer);
         let (question, computed) = (Arc::new(question), turn.counts());
-        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed };
+        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed, is_round: false };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let reached = match before {
@@ -261,6 +263,10 @@ impl Pipeline {
         let mut segments = self.assemble((question, *task), passages, *deadline).instrument(assemble).await?;
         let blend = self.blend(question);
         let arranged = self.arrange(question, &mut segments, free, &blend);
+        // What is speculative counts once it is confirmed.
+        if hold.is_none() && !asking.is_round {
+            self.count_passages(question, &segments);
+        }
         let segments: Arc<[Segment]> = segments.into();
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
         let max_tokens = self.most_tokens(question, &segments)?;
@@ -325,7 +331,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline, constraint, task, meter: _, computed } = asking;
+        let Asking { question, found_in, deadline, constraint, task, computed, .. } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,

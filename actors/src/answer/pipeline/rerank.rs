@@ -185,7 +185,8 @@ impl Pipeline {
                 };
                 let (question, constraint, meter) = (Arc::new(question), None, self.meter(caller));
                 let (task, computed) = (Task::Judge, ComputeTime::default());
-                let asking = Asking { question, found_in, deadline, constraint, task, meter, computed };
+                let asking =
+                    Asking { question, found_in, deadline, constraint, task, meter, computed, is_round: false };
                 self.judge(&asking, &query, passages).await?
             }
         };

@@ -181,7 +181,7 @@ impl Asking {
             ..sampling
         };
         let question = Question { sampling, answers: 1, explain: false, ..(*self.question).clone() };
-        Self { question: Arc::new(question), constraint: None, ..self.clone() }
+        Self { question: Arc::new(question), constraint: None, is_round: true, ..self.clone() }
     }
 }
 

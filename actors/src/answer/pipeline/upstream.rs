@@ -86,7 +86,8 @@ impl Pipeline {
         let admission = Arc::new(self.admit_upstream(&question)?);
         let (meter, found_in) = (self.meter(question.caller), self.store.epoch());
         let (question, constraint, task) = (Arc::new(question), None, Task::Answer);
-        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed: ComputeTime::default() };
+        let (computed, is_round) = (ComputeTime::default(), false);
+        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed, is_round };
         let mut found = self.find(&asking).instrument(tracing::info_span!("retrieve")).await?;
         let retrieve_ms = arrived.elapsed_ms();
         if let Some(nothing @ NothingFound { answered: Answered::Said, .. }) = found.nothing_found {
