@@ -445,3 +445,5 @@ mod removal_tests;
 mod schema_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod warm_tests;

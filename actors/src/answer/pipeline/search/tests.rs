@@ -248,6 +248,24 @@ async fn a_second_round_finds_what_the_first_names_and_computes_only_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_round_to_which_nothing_is_said_is_the_answers_own_and_told_once() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, 0));
+    let ragstone = open(&folder, &env).await;
+    let (company, chair) = COMPANIES[1];
+    let words = format!("Who is the chair of {company}?");
+    let mut asked = over(Context { rounds: Some(2), ..Context::default() }, &words);
+    // The end of what it says comes first.
+    asked.sampling.stop = vec![chair[..1].to_owned()];
+    let answer = ragstone.answer(asked).await.unwrap().collect().await.unwrap();
+    assert_eq!(answer.text.trim(), "");
+    let rounds = &answer.finish.report.rounds;
+    assert_eq!(rounds.len(), 1, "{rounds:?}");
+    assert_eq!((&*rounds[0].query, &rounds[0].passages[..]), (&*words, &[1][..]));
+    ragstone.settle().await;
+    close(ragstone, &folder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rounds_have_bounds() {
     let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, 0));
     let ragstone = open(&folder, &env).await;
