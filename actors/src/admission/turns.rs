@@ -3,6 +3,7 @@
 //! A place is refused or given at once; a turn is waited for. Both are kept until the result is dropped.
 
 mod ahead;
+mod compute_time;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use ragstone_env::{Env, Stopwatch};
 use tokio::sync::oneshot;
 
+pub use self::compute_time::ComputeTime;
 use crate::admission::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -194,15 +196,14 @@ pub struct Turn {
     turns: Turns,
     caller: Caller,
     begun: Stopwatch,
-    /// What it took in microseconds, where that is not the time that passed.
-    took_us: Option<Arc<AtomicU64>>,
+    /// What it took, where that is not the time that passed.
+    computed: Option<ComputeTime>,
 }
 
 impl Turn {
-    /// When it ends it took what was added here of what callers share, in microseconds, however long it was waited for in between and whatever
-    /// ends it.
-    pub(crate) fn counts(&mut self, took_us: Arc<AtomicU64>) {
-        self.took_us = Some(took_us);
+    /// It takes what is added to the result of what callers share, however long it is waited for in between and whatever ends it.
+    pub(crate) fn counts(&mut self) -> ComputeTime {
+        self.computed.insert(ComputeTime::default()).clone()
     }
 }
 
@@ -281,7 +282,7 @@ impl Turns {
             drop(state);
             let begun = self.0.env.stopwatch();
             // Where its owner left just now the turn comes back, and is dropped here.
-            drop(go.send(Turn { turns: self.clone(), caller, begun, took_us: None }));
+            drop(go.send(Turn { turns: self.clone(), caller, begun, computed: None }));
         }
     }
 
@@ -292,8 +293,8 @@ impl Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let took_us = self.took_us.as_ref().map(|us| us.load(Ordering::Relaxed) as f64);
-        let ms = took_us.map_or_else(|| self.begun.elapsed_ms(), |us| us / 1e3);
+        let computed_ms = self.computed.as_ref().map(|computed| computed.end(&self.turns, self.caller));
+        let ms = computed_ms.unwrap_or_else(|| self.begun.elapsed_ms());
         self.turns.state().end(self.caller, ms, &self.turns.0);
         self.turns.pass_on();
     }
@@ -348,10 +349,17 @@ impl State {
 
     fn end(&mut self, caller: Caller, ms: f64, turns: &TurnsInner) {
         self.running -= 1;
-        let callers = self.callers.len();
         if let Some(standing) = self.callers.get_mut(&caller) {
             standing.running -= 1;
             standing.idle = turns.env.stopwatch();
+        }
+        self.spend(caller, ms, turns);
+    }
+
+    /// Counts time that a caller had, unless it is forgotten.
+    fn spend(&mut self, caller: Caller, ms: f64, turns: &TurnsInner) {
+        let callers = self.callers.len();
+        if let Some(standing) = self.callers.get_mut(&caller) {
             standing.ahead_ms = ahead::with(standing.ahead_ms(turns, callers), ms);
             standing.counted = turns.env.stopwatch();
         }
@@ -562,7 +570,7 @@ mod tests {
         let others = [2, 3, 4].map(|number| take(number).expect("each has its part"));
         let mut own = take(1).expect("and so has it");
         assert!(take(1).is_none() && take(2).is_none());
-        own.counts(Arc::new(AtomicU64::new(900_000)));
+        own.counts().add_ms(900.0);
         drop(own);
         assert!(take(1).is_none(), "it took much of the engine's time, and no time passed");
         drop(others);
@@ -571,6 +579,20 @@ mod tests {
         assert!(take(1).is_none() && take(2).is_some());
         env.advance(ACTIVE * 2);
         take(1).expect("nobody else is here any more");
+    }
+
+    /// Whoever hangs up does not wait for the end of the step that the engine makes for it.
+    #[tokio::test]
+    async fn what_ends_after_its_turn_counts_too() {
+        let turns = Turns::at_questions(64, 4, Env::seeded(1, 0));
+        let take = |number| turns.take(caller(number)).now_or_never();
+        let mut others = [1, 2].map(|number| take(number).expect("there is room"));
+        let computed = others[0].counts();
+        computed.add_ms(50.0);
+        drop(others);
+        drop(take(1).expect("it took little"));
+        computed.add_ms(900.0);
+        assert!(take(1).is_none() && take(2).is_some());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tracing::Instrument;
 use crate::admission::blocking::blocking;
 use crate::admission::caller::Caller;
 use crate::admission::deadline::{deadline_after, deadline_error};
+use crate::admission::turns::ComputeTime;
 use crate::answer::runner::{Dropping, Run, Runner};
 use crate::engine::Urgency;
 use crate::error::Result;
@@ -346,6 +347,7 @@ async fn compute(workers: &Workers, whose: &Whose, segments: Arc<[Segment]>, fou
         deadline: *deadline,
         explain: false,
         hold: None,
+        computed: ComputeTime::default(),
     };
     let ran = workers.runner.run(&run, |_, _| (Vec::new(), ())).await?;
     Dropping::end(ran.dropping).await;

@@ -6,7 +6,7 @@ use ragstone_storage::prompt::primer::Primer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::prefill::Selection;
+use crate::prefill::{Rule, Selection};
 use crate::question::primer::{MOST_PASSAGES, UNCALIBRATED_PASSAGES};
 use crate::report::Blending;
 use crate::settings::Settings;
@@ -148,7 +148,16 @@ impl Blend {
         // A ratio is worth what it was measured with.
         let is_as_found = found.flatten().is_none_or(|way| (way.selection, way.primer) == (own, primer));
         let ratio = if is_as_found { ratio } else { UNCALIBRATED_RATIO };
-        Self { blending, selection: own, ratio: settings.recompute_ratio.unwrap_or(ratio), primer }
+        let ratio = settings.recompute_ratio.unwrap_or(ratio);
+        // Plain reuse is worth what it was measured with, too: where something is to be recomputed, a rule says what.
+        let selection = match own.rule {
+            Rule::None if settings.selector.is_none() && ratio > 0.0 => {
+                let default = Selection::default();
+                Selection { layer: settings.selection_layer.unwrap_or(default.layer), ..default }
+            }
+            _ => own,
+        };
+        Self { blending, selection, ratio, primer }
     }
 }
 

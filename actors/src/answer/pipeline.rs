@@ -14,7 +14,6 @@ mod rounds;
 mod search;
 mod upstream;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use ragstone_env::{Env, Stopwatch};
@@ -37,7 +36,7 @@ use crate::admission::caller::Caller;
 use crate::admission::deadline::{deadline_after, deadline_error};
 use crate::admission::metering::Meter;
 use crate::admission::quotas::Quotas;
-use crate::admission::turns::{Places, Turns};
+use crate::admission::turns::{ComputeTime, Places, Turns};
 use crate::answer::assembler::Assembler;
 use crate::answer::background::Background;
 use crate::answer::blend::{Blend, Known};
@@ -124,7 +123,9 @@ struct Asking {
     task: Task,
     meter: Arc<Meter>,
     /// What its prompts took of the engine's time so far: the answer's, and those of verdicts and of rounds before it.
-    computed_us: Arc<AtomicU64>,
+    computed: ComputeTime,
+    /// Whether it is answered only as far as it takes to search again.
+    is_round: bool,
 }
 
 /// A prompt that was prefilled.
@@ -187,9 +188,8 @@ impl Pipeline {
             _ => self.store.epoch(),
         };
         let (meter, task) = (self.meter(question.caller), Task::Answer);
-        let (question, computed_us) = (Arc::new(question), Arc::<AtomicU64>::default());
-        turn.counts(Arc::clone(&computed_us));
-        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
+        let (question, computed) = (Arc::new(question), turn.counts());
+        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed, is_round: false };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let reached = match before {
@@ -263,6 +263,10 @@ impl Pipeline {
         let mut segments = self.assemble((question, *task), passages, *deadline).instrument(assemble).await?;
         let blend = self.blend(question);
         let arranged = self.arrange(question, &mut segments, free, &blend);
+        // What is speculative counts once it is confirmed.
+        if hold.is_none() && !asking.is_round {
+            self.count_passages(question, &segments);
+        }
         let segments: Arc<[Segment]> = segments.into();
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
         let max_tokens = self.most_tokens(question, &segments)?;
@@ -274,7 +278,6 @@ impl Pipeline {
         self.encode_modules(asking, &segments).await?;
         let fuse = tracing::info_span!("fuse", prompt_tokens = prompt_tokens as i64);
         let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
-        asking.computed_us.fetch_add((sequence.prefill.computing_ms * 1e3) as u64, Ordering::Relaxed);
         Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, arranged, sequence })
     }
 
@@ -328,7 +331,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline, constraint, task, meter: _, computed_us: _ } = asking;
+        let Asking { question, found_in, deadline, constraint, task, computed, .. } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,
@@ -341,6 +344,7 @@ impl Pipeline {
             deadline: *deadline,
             explain: question.explain,
             hold,
+            computed: computed.clone(),
         };
         let decode = |plan: &LoadPlan, tokens: &[u32]| {
             // One for each answer: where one cannot be kept, others can.
@@ -358,12 +362,13 @@ impl Pipeline {
         self.runner.run(&run, decode).await
     }
 
-    /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone, nor what was not done as planned.
+    /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone, nor what was not
+    /// done as planned, nor prompts whose tokens are scored: their chunks are shorter, and each row has logits.
     fn learn(&self, ran: &Sequence) {
         let (prefill, prediction) = (&ran.prefill, ran.prefill.plan.prediction);
         let was_alone = prefill.compute_ms <= prefill.computing_ms * ALONE;
         let lost = prefill.plan.segments.iter().any(|segment| segment.why == Why::LateMiss);
-        let as_planned = ran.late_misses == 0 && !lost;
+        let as_planned = ran.late_misses == 0 && !lost && prefill.scores.is_empty();
         if let Some(prediction) = prediction.filter(|_| was_alone && as_planned) {
             self.store.costs().observe_prefill(&prediction, prefill.computing_ms);
         }
@@ -440,3 +445,5 @@ mod removal_tests;
 mod schema_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod warm_tests;

@@ -13,6 +13,7 @@ use tracing::Instrument;
 
 use crate::admission::caller::Caller;
 use crate::admission::deadline::remaining;
+use crate::admission::turns::ComputeTime;
 use crate::engine::{DecodeSpec, PrefillReport, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, Fuse, Fused, Fusor};
@@ -57,6 +58,8 @@ pub(crate) struct Run {
     pub explain: bool,
     /// Of a speculative prompt: what lets it go on. One that is not released ends at whatever would have it begin again.
     pub hold: Option<Hold>,
+    /// Where what it takes of the engine's time is counted, whatever comes of it.
+    pub computed: ComputeTime,
 }
 
 impl Run {
@@ -134,6 +137,7 @@ impl Runner {
                 urgency: if run.is_speculative() { Urgency::Speculative } else { *urgency },
                 within: remaining(*deadline)?,
                 hold: run.hold.clone(),
+                computed: run.computed.clone(),
             };
             let prefill = tracing::info_span!("prefill", tokens = tokens.len() as i64);
             match self.prefiller.ask(request, remaining(*deadline)?).instrument(prefill).await? {

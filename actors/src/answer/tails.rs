@@ -11,6 +11,7 @@ use ragstone_storage::prompt::plan::{LoadPlan, ReuseMode};
 use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::tier::device::LostPath;
 
+use crate::admission::turns::ComputeTime;
 use crate::answer::pipeline::Pipeline;
 use crate::answer::runner::Run;
 use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Resume};
@@ -58,7 +59,8 @@ impl Pipeline {
     /// Goes on with an answer that was interrupted: its prompt with what was generated is planned, loaded and computed as any
     /// other, and the next token comes to where the last one did.
     pub(crate) fn resume(&self, run: &Run, plan: &LoadPlan) -> Resume {
-        let mut run = run.clone();
+        // Whoever has begun to answer is not charged for what others made necessary.
+        let mut run = Run { computed: ComputeTime::default(), ..run.clone() };
         if plan.blended_tokens == 0 && run.options.reuse == ReuseMode::Auto {
             // What was exact stays exact, though a passage's entry after the system prompt may have come since.
             run.options.reuse = ReuseMode::ExactOnly;

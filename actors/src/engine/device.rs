@@ -327,7 +327,7 @@ impl<B: Backend> Device<B> {
                 return None;
             }
         };
-        let Job { tokens, plan, loads, device, selection, decode, queued, hold, .. } = job;
+        let Job { tokens, plan, loads, device, selection, decode, queued, hold, computed, .. } = job;
         let (waits, outputs) = (reply.clone(), decode.iter().map(|spec| spec.output.clone()).collect::<Vec<_>>());
         let is_wanted = move || waits.is_wanted() && (outputs.is_empty() || outputs.iter().any(|to| !to.is_closed()));
         let env = self.env.clone();
@@ -340,8 +340,8 @@ impl<B: Backend> Device<B> {
         let prefill = Prefill::new(&*self.backend, prompt);
         let inbox = self.inbox.clone();
         prefill.wake(Arc::new(move || inbox.stir()));
-        let (queue_ms, begun) = (queued.elapsed_ms(), self.env.stopwatch());
-        let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun, held: None };
+        let (queue_ms, begun, held) = (queued.elapsed_ms(), self.env.stopwatch(), None);
+        let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun, held, computed };
         let state = State::Prefilling(Box::new(prefilling));
         let sequence = Sequence { overtaken, hold, ..Sequence::new(id, party, urgency, state) };
         let place = self.sequences.partition_point(|other| other.id < id);

@@ -202,6 +202,7 @@ impl Bench {
             queued,
             within: Duration::from_secs(600),
             hold,
+            computed: ComputeTime::default(),
         };
         self.engine.submit(job, urgency).expect("queued");
         (prefilled, decoded)
@@ -494,6 +495,7 @@ fn an_answer_does_not_wait_for_entries_that_are_dropped() {
         deadline: deadline_after(Duration::from_secs(60)),
         explain: false,
         hold: None,
+        computed: ComputeTime::default(),
     };
     let workers = bench.workers();
     let ran = bench.runtime.block_on(workers.runner.run(&run, |_, _| (Vec::new(), ())));

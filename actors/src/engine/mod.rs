@@ -37,6 +37,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::device::Device;
 use self::inbox::Inbox;
 use crate::admission::caller::Caller;
+use crate::admission::turns::ComputeTime;
 use crate::engine::status::DeviceStatus;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, LayerLoads};
@@ -84,6 +85,8 @@ pub struct Job {
     pub within: Duration,
     /// Until it is released, the prompt is one that the request may turn out not to have: see [`Urgency::Speculative`].
     pub hold: Option<Hold>,
+    /// Where its part of each pass is counted, whatever comes of it.
+    pub computed: ComputeTime,
 }
 
 impl Job {

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::{DecodeSpec, Engine, Job, PrefillReport, Urgency};
 use crate::admission::caller::Caller;
+use crate::admission::turns::ComputeTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};
@@ -46,6 +47,8 @@ pub struct PrefillRequest {
     pub within: Duration,
     /// Of a speculative prefill: what lets it go on.
     pub hold: Option<Hold>,
+    /// Where its part of each pass is counted, whatever comes of it.
+    pub computed: ComputeTime,
 }
 
 impl Service for Prefiller {
@@ -56,11 +59,37 @@ impl Service for Prefiller {
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
-        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, caller, urgency, within, hold } =
-            request;
+        let PrefillRequest {
+            tokens,
+            plan,
+            loads,
+            device,
+            selection,
+            decode,
+            tenant,
+            caller,
+            urgency,
+            within,
+            hold,
+            computed,
+        } = request;
         let queued = Stopwatch::start();
         self.engine.submit(
-            Job { tokens, plan, loads, device, selection, decode, tenant, caller, reply, queued, within, hold },
+            Job {
+                tokens,
+                plan,
+                loads,
+                device,
+                selection,
+                decode,
+                tenant,
+                caller,
+                reply,
+                queued,
+                within,
+                hold,
+                computed,
+            },
             urgency,
         )?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))

@@ -17,6 +17,7 @@ use super::lookup::Drafter;
 use super::shares::Party;
 use super::text::GrowingText;
 use super::{DecodeSpec, Decoded, PrefillReport, Urgency};
+use crate::admission::turns::ComputeTime;
 use crate::error::Error;
 use crate::prefill::Interruption;
 use crate::prefill::{Prefill, PrefillError};
@@ -66,6 +67,8 @@ pub(super) struct Prefilling<B: Backend> {
     pub begun: Stopwatch,
     /// It is done, and is not released.
     pub held: Option<FinishedPrefill>,
+    /// Where its part of each pass is counted.
+    pub computed: ComputeTime,
 }
 
 /// A prefill that is done.

@@ -115,6 +115,7 @@ pub(super) fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mps
         queued,
         within,
         hold: None,
+        computed: ComputeTime::default(),
     };
     (job, prefilled, decoded)
 }
@@ -307,6 +308,29 @@ fn what_cannot_be_met_any_more_leaves_the_queue() {
     assert_eq!((queue.len(), alone.len()), (1, 1), "one alone is to show what the engine can");
     shed_hopeless(&mut alone, &pace, true);
     assert!(alone.is_empty());
+}
+
+/// As if the pass took 20 ms, in the middle of a prefill that nobody may ever ask for the end of.
+#[test]
+fn what_a_prefill_takes_is_counted_before_its_end() {
+    let env = env();
+    let engine = start(32, &env);
+    env.set_fail_point("engine.device", FailMode::Hang, 1);
+    let (job, mut reply, _decoded) = job(1, 40, 4);
+    let (computed, begun) = (job.computed.clone(), Stopwatch::start());
+    engine.submit(Job { hold: Some(Hold::default()), ..job }, Urgency::Speculative).expect("queued");
+    let wait = |is_there: &dyn Fn() -> bool| {
+        while !is_there() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", engine.load());
+            std::thread::yield_now();
+        }
+    };
+    wait(&|| env.fail_point_hits("engine.device") > 0);
+    env.advance(Duration::from_millis(20));
+    env.set_fail_point("engine.device", FailMode::Off, 1);
+    wait(&|| computed.ms() > 0.0);
+    assert!(computed.ms() > 19.0, "{}", computed.ms());
+    assert!(reply.try_recv().is_err(), "it waits to be released");
 }
 
 #[test]

@@ -46,14 +46,27 @@ impl Collector {
             while self.object.strong_count() > 0
                 && stopping.run_until_cancelled(tokio::time::sleep(pause)).await.is_some()
             {
-                let (collector, stopping) = (self.clone(), stopping.clone());
-                // It may take minutes, and waits for the network.
-                let look = blocking(move || Ok(collector.collect_if_due(&|| !stopping.is_cancelled())));
-                if let Err(error) = jobs.run(JobKind::Collection, look).await {
-                    tracing::warn!(%error, "the bucket's collection ended early");
-                }
+                self.look(&jobs).await;
             }
         });
+    }
+
+    /// Looks at the clock once. Only a collection is a job: a look is none, or a calibration that waits for quiet would never find any.
+    async fn look(self: &Arc<Self>, jobs: &Jobs) {
+        if !self.is_due() {
+            return;
+        }
+        let (collector, stopping) = (self.clone(), jobs.stopping().clone());
+        // It may take minutes, and waits for the network.
+        let collection = blocking(move || Ok(collector.collect_if_due(&|| !stopping.is_cancelled())));
+        if let Err(error) = jobs.run(JobKind::Collection, collection).await {
+            tracing::warn!(%error, "the bucket's collection ended early");
+        }
+    }
+
+    /// Whether the interval has passed since the last time, and there is a bucket still.
+    fn is_due(&self) -> bool {
+        self.object.strong_count() > 0 && locked(&self.last).elapsed() >= self.interval
     }
 
     /// Collects if the interval has passed since the last time; what left. A failure is a warning, and tried again an interval
@@ -146,6 +159,29 @@ mod tests {
         drop(object);
         env.advance(HOUR);
         assert_eq!(collector.collect_if_due(&|| true), None, "the tier is closed");
+    }
+
+    /// Whoever waits for quiet would otherwise be disturbed by every look at the clock.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_look_at_the_clock_is_no_job() {
+        let env = Env::seeded(1, Env::system().now_unix_ms());
+        let settings = Settings { object_url: Some("memory://collector-looks".into()), ..settings() };
+        let object = Arc::new(ObjectTier::open(&settings.object().unwrap(), MODEL, env.clone()).unwrap());
+        let collector = Collector::new(&settings, Some(&object), env.clone()).unwrap();
+        let jobs = Jobs::new(Handle::current());
+        let begun = || jobs.begun_but(JobKind::Calibration);
+        for _ in 0..3 {
+            collector.look(&jobs).await;
+        }
+        assert_eq!(begun(), 0, "nothing is due");
+        env.advance(HOUR);
+        collector.look(&jobs).await;
+        collector.look(&jobs).await;
+        assert_eq!(begun(), 1, "once an interval");
+        drop(object);
+        env.advance(HOUR);
+        collector.look(&jobs).await;
+        assert_eq!(begun(), 1, "the tier is closed");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures::Stream;
 use ragstone_corpus::{Corpus, Scope};
 use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress, WarmSubject};
-use ragstone_storage::key::SegmentDigest;
+use ragstone_storage::key::{KvKey, SegmentDigest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
@@ -30,13 +30,15 @@ use crate::answer::pipeline::Pipeline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::events::{Happened, JobNews, JobState};
 use crate::upkeep::schemas::Schemas;
-use crate::upkeep::warm::work::{Piece, Work};
+use crate::upkeep::warm::work::Work;
 
 /// Jobs in the journal, and those of the same tenants; more are refused.
 const MOST_JOBS: usize = 1024;
 const MOST_JOBS_OF_TENANT: usize = 128;
 /// Finished jobs whose result is still told.
 const RECENT: usize = 64;
+/// Entries that the bucket is asked after together: as many as it is asked for at once.
+const ASKED_TOGETHER: usize = 32;
 /// How often who waits for a job that another call runs hears how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -103,7 +105,7 @@ pub enum WarmState {
 pub struct WarmEstimate {
     /// Distinct passages, or texts of modules.
     pub passages: u64,
-    /// Entries that are there.
+    /// Entries that are there, on this machine or in the bucket.
     pub entries_there: u64,
     /// Entries to compute.
     pub entries_missing: u64,
@@ -204,16 +206,28 @@ impl Warmer {
         let work = self.work_of(&wanted.subject, &tenants).await?;
         let mut estimate = WarmEstimate { passages: work.len() as u64, ..WarmEstimate::default() };
         for batch in work.batches(0, 1024) {
-            for Piece { wanted, .. } in self.pieces(&wanted.subject, &tenants, &work, batch, 0).await? {
-                if self.0.pipeline.store.contains(&wanted.key).is_some() {
-                    estimate.entries_there += 1;
-                } else {
-                    estimate.entries_missing += 1;
-                    estimate.tokens_missing += wanted.tokens().len() as u64;
-                }
+            let pieces = self.pieces(&wanted.subject, &tenants, &work, batch, 0).await?;
+            for together in pieces.chunks(ASKED_TOGETHER) {
+                let asked = together.iter().map(|piece| (piece.wanted.key, piece.wanted.tokens())).collect();
+                let missing = self.missing(asked).await?;
+                estimate.entries_there += (together.len() - missing.len()) as u64;
+                estimate.entries_missing += missing.len() as u64;
+                estimate.tokens_missing += missing.iter().sum::<u64>();
             }
         }
         Ok(estimate)
+    }
+
+    /// How many tokens each of these entries has that is in no tier; the bucket is asked, as the warm-up itself does.
+    async fn missing(&self, asked: Vec<(KvKey, Arc<[u32]>)>) -> Result<Vec<u64>> {
+        let store = self.0.pipeline.store.clone();
+        blocking(move || {
+            let in_bucket = store.find_objects(asked.iter().map(|(key, tokens)| (key, &tokens[..])));
+            let is_there = |key: &KvKey| store.contains(key).is_some() || in_bucket.contains(key);
+            let missing = asked.iter().filter(|(key, _)| !is_there(key));
+            Ok(missing.map(|(_, tokens)| tokens.len() as u64).collect())
+        })
+        .await
     }
 
     /// What there is to see to.

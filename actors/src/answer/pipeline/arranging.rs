@@ -10,6 +10,7 @@ use ragstone_storage::prompt::residency::prompt_keys;
 use ragstone_storage::segment::{Segment, SegmentKind};
 
 use super::Pipeline;
+use super::search::free;
 use crate::answer::blend::Blend;
 use crate::question::{Input, Question, RootCut};
 use crate::report::ArrangementReport;
@@ -42,18 +43,11 @@ impl Pipeline {
         free: usize,
         blend: &Blend,
     ) -> Option<Arranged> {
-        let Input::Chat { context: Some(context), .. } = &question.input else { return None };
-        if !context.arrange.unwrap_or(self.settings.arrange) || question.root == RootCut::FirstToken {
-            return None;
-        }
         let options = self.plan_options(question, blend);
-        let range = free_passages(segments, free, self.manner.is_best_last);
-        if range.len() < 2 || options.reuse == ReuseMode::Off {
-            return None;
-        }
+        let range = self.movable(question, segments, free, options.reuse)?;
         let (fingerprint, salt) = (self.store.fingerprint(), question.tenant.as_str());
         let tokens = segments[range.clone()].iter().map(|segment| &*segment.tokens);
-        let popular = self.popularity.lock().unwrap_or_else(PoisonError::into_inner).arrived(fingerprint, salt, tokens);
+        let popular = self.popularity.lock().unwrap_or_else(PoisonError::into_inner).of(fingerprint, salt, tokens);
         // Where passages are blended, prompts that begin alike have little to gain: the ranking stays.
         let blends = options.reuse == ReuseMode::Auto;
         let uses = if blends { Vec::new() } else { popular };
@@ -89,6 +83,35 @@ impl Pipeline {
         let report =
             ArrangementReport { passages: order.len() as u32, stored: stored as u32, saved_ms, turned: turned as u32 };
         Some(Arranged { free, order, report })
+    }
+
+    /// The passages from the `free`th on, where there are several that may change places.
+    fn movable(
+        &self,
+        question: &Question,
+        segments: &[Segment],
+        free: usize,
+        reuse: ReuseMode,
+    ) -> Option<Range<usize>> {
+        let Input::Chat { context: Some(context), .. } = &question.input else { return None };
+        if !context.arrange.unwrap_or(self.settings.arrange) || question.root == RootCut::FirstToken {
+            return None;
+        }
+        let range = free_passages(segments, free, self.manner.is_best_last);
+        (range.len() >= 2 && reuse != ReuseMode::Off).then_some(range)
+    }
+
+    /// Counts that a question asked for the passages of its prompt: of one prompt, however many were begun before it was known.
+    pub(super) fn count_passages(&self, question: &Question, segments: &[Segment]) {
+        let given = match &question.input {
+            Input::Chat { context: Some(context), .. } => context.documents.len(),
+            _ => 0,
+        };
+        let reuse = self.plan_options(question, &self.blend(question)).reuse;
+        let Some(range) = self.movable(question, segments, free(question, given), reuse) else { return };
+        let tokens = segments[range].iter().map(|segment| &*segment.tokens);
+        let (fingerprint, salt) = (self.store.fingerprint(), question.tenant.as_str());
+        self.popularity.lock().unwrap_or_else(PoisonError::into_inner).arrived(fingerprint, salt, tokens);
     }
 }
 

@@ -19,6 +19,7 @@ use tracing::Instrument;
 use super::{Asking, Passage, Pipeline, Prefilled};
 use crate::admission::deadline::{deadline_after, deadline_error};
 use crate::admission::tenant::check_tenant;
+use crate::admission::turns::ComputeTime;
 use crate::answer::reranking::{Rerank, Reranked, titled};
 use crate::engine::Decoded;
 use crate::error::{Error, ErrorKind, Result};
@@ -183,8 +184,9 @@ impl Pipeline {
                     deadline: within,
                 };
                 let (question, constraint, meter) = (Arc::new(question), None, self.meter(caller));
-                let (task, computed_us) = (Task::Judge, Arc::default());
-                let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
+                let (task, computed) = (Task::Judge, ComputeTime::default());
+                let asking =
+                    Asking { question, found_in, deadline, constraint, task, meter, computed, is_round: false };
                 self.judge(&asking, &query, passages).await?
             }
         };

@@ -142,7 +142,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Lets the model answer for a sentence, and reports the round.
+    /// Lets the model answer for a sentence, and reports the round, unless it is the last as nothing is said.
     async fn begin_answer(&self, asked: &Asking, searched: &mut Searched, admission: &Arc<Place>) -> Result<String> {
         let mut prefilled = self.prefill(asked, (&searched.passages, searched.standing), None).await?;
         if let Some(arranged) = &prefilled.arranged {
@@ -159,6 +159,10 @@ impl Pipeline {
             ..asked.opened(Coming::Here(tokens), report_of_prompt, admission)
         };
         let said = sentence(AnswerStream::new(opened, self.assembler.tokenizer().clone())).await?;
+        if said.is_empty() {
+            // Nothing more is searched for: the round is told with the answer over what it found.
+            return Ok(said);
+        }
         let (query, new) = (std::mem::take(&mut searched.query), std::mem::take(&mut searched.new));
         searched.rounds.push(report(query, new, &prefilled, searched.started.elapsed_ms()));
         Ok(said)
@@ -181,7 +185,7 @@ impl Asking {
             ..sampling
         };
         let question = Question { sampling, answers: 1, explain: false, ..(*self.question).clone() };
-        Self { question: Arc::new(question), constraint: None, ..self.clone() }
+        Self { question: Arc::new(question), constraint: None, is_round: true, ..self.clone() }
     }
 }
 

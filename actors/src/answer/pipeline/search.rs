@@ -221,6 +221,7 @@ impl<'a> Speculating<'a> {
         let ran_ms = running.started.elapsed_ms();
         pipeline.engine.release(&running.hold);
         let prefilled = running.work.await?;
+        pipeline.count_passages(&asking.question, &prefilled.segments);
         let hidden_ms = hidden_ms(ran_ms, &prefilled);
         Ok((prefilled, told(Outcome::Confirmed, hidden_ms)))
     }

@@ -251,6 +251,34 @@ async fn a_prompt_finds_what_it_has_in_common_with_another_and_with_its_answer()
     close(ragstone, &folder).await;
 }
 
+/// How much slower prompts are predicted to be after this one, whose first pass is as if it took a second.
+async fn taught(ragstone: &Ragstone, env: &Env, asked: Question) -> f64 {
+    let scale = || ragstone.store().costs().profile().prefill.scale;
+    let before = scale();
+    env.set_fail_point("engine.device", FailMode::Hang, 1);
+    let release = async {
+        while env.fail_point_hits("engine.device") == 0 {
+            tokio::task::yield_now().await;
+        }
+        env.advance(Duration::from_secs(1));
+        env.set_fail_point("engine.device", FailMode::Off, 1);
+    };
+    futures::future::join(answer(ragstone, asked), release).await;
+    scale() / before
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_whose_tokens_are_scored_teaches_nothing_of_what_others_take() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
+    let ragstone = open(&folder, "qwen_2_5", PromptDate::Pinned, &env).await;
+    let plain = question(Input::Tokens(tokens(100)), Reuse::Off, 1);
+    let mut scored = plain.clone();
+    scored.sampling.prompt_logprobs = Some(0);
+    assert!(taught(&ragstone, &env, plain).await > 1.0);
+    assert_eq!(taught(&ragstone, &env, scored).await, 1.0);
+    close(ragstone, &folder).await;
+}
+
 /// K and V of the texts that a prompt begins with, by text and layer.
 fn entries(ragstone: &Ragstone, prompt: &[u32]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
     let (store, mut parent, mut all) = (ragstone.store(), None, Vec::new());

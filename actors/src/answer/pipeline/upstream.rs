@@ -15,7 +15,7 @@ use super::search::{add, free, short_titles};
 use super::{Asking, Passage, Pipeline, inline};
 use crate::admission::deadline::{deadline_after, remaining};
 use crate::admission::tenant::check_tenant;
-use crate::admission::turns::Place;
+use crate::admission::turns::{ComputeTime, Place};
 use crate::answer::pipeline::ending;
 use crate::answer::stream::{AnswerStream, Coming, Opened};
 use crate::error::{Error, ErrorKind, Result};
@@ -85,8 +85,9 @@ impl Pipeline {
         let deadline = deadline_after(question.deadline);
         let admission = Arc::new(self.admit_upstream(&question)?);
         let (meter, found_in) = (self.meter(question.caller), self.store.epoch());
-        let (question, constraint, task, computed_us) = (Arc::new(question), None, Task::Answer, Arc::default());
-        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed_us };
+        let (question, constraint, task) = (Arc::new(question), None, Task::Answer);
+        let (computed, is_round) = (ComputeTime::default(), false);
+        let asking = Asking { question, found_in, deadline, constraint, task, meter, computed, is_round };
         let mut found = self.find(&asking).instrument(tracing::info_span!("retrieve")).await?;
         let retrieve_ms = arrived.elapsed_ms();
         if let Some(nothing @ NothingFound { answered: Answered::Said, .. }) = found.nothing_found {

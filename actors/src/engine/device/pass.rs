@@ -244,6 +244,8 @@ impl<B: Backend> Device<B> {
         let sequence = &mut self.sequences[index];
         let State::Prefilling(prefilling) = &mut sequence.state else { return };
         prefilling.prefill.spend_ms(ms);
+        // At once: whoever waits may leave before the end.
+        prefilling.computed.add_ms(ms);
         match prefilling.prefill.passed(&*self.backend, outcome, logits) {
             Ok(None) => {}
             Ok(Some(logits)) => {

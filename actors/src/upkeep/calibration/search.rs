@@ -16,8 +16,10 @@ use crate::prefill::{Rule, Selection};
 
 /// What one token counts at most, in nats.
 const CLIP: f32 = 1.0;
-/// What one prompt counts at most where a way is tested: the mean of what is bounded can be, the sooner the tighter the bound.
+/// What one prompt counts at most where a way is tested: the mean of what is bounded can be, the sooner the tighter the bound. At least so
+/// much, and so many budgets: one that a prompt could not exceed would allow everything.
 const PROMPT_CLIP: f64 = 0.25;
+const CLIP_BUDGETS: f64 = 4.0;
 /// Prompts of half A: at most, and the part of all.
 const MOST_HALF_A: usize = 64;
 const PART_OF_HALF_A: usize = 8;
@@ -164,18 +166,19 @@ pub fn search(ways: &[Way], prompts: usize, budget: f64, trial: Trial<'_>) -> Re
     let mut seen: Vec<Seen> = ways.iter().copied().map(Seen::new).collect();
     let mut finalists = halve(&mut seen, half_a, budget, trial)?;
     finalists.sort_unstable();
+    let clip = prompt_clip(budget);
     let mut chosen = None;
     for index in finalists {
         let before = &seen[index];
         let alpha = ALPHA / FINALISTS as f64;
-        let mut bet = Bet::new(budget / PROMPT_CLIP, alpha, (before.mean() / PROMPT_CLIP, before.means.len()));
+        let mut bet = Bet::new(budget / clip, alpha, (before.mean() / clip, before.means.len()));
         let mut verdict = bet.decided().verdict();
         for prompt in half_a..prompts {
             if verdict != Verdict::Undecided {
                 break;
             }
             let outcome = trial(index, &ways[index], prompt)?;
-            bet.take(outcome.mean().min(PROMPT_CLIP) / PROMPT_CLIP);
+            bet.take(outcome.mean().min(clip) / clip);
             seen[index].add(&outcome);
             verdict = bet.decided().verdict();
         }
@@ -211,6 +214,11 @@ impl Decided {
             Self::Open => Verdict::Undecided,
         }
     }
+}
+
+/// What one prompt counts at most in the test of a budget. No mean is over the greatest.
+fn prompt_clip(budget: f64) -> f64 {
+    PROMPT_CLIP.max(CLIP_BUDGETS * budget).min(f64::from(CLIP))
 }
 
 fn half_a(prompts: usize) -> usize {

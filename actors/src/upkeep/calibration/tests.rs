@@ -63,6 +63,26 @@ fn a_model_is_blended_as_it_was_calibrated_and_otherwise_only_if_its_owner_says_
 }
 
 #[test]
+fn where_plain_reuse_was_found_a_share_that_is_configured_is_recomputed_all_the_same() {
+    let plain = found(Some(Way { selection: Selection::by(Rule::None), ratio: 0.0, primer: 4, cost: 0.1 }));
+    let of = |settings: Settings| Blend::of(&settings, Some(&plain));
+    let shown = |blend: Blend| (blend.blending, blend.selection, blend.ratio, blend.primer);
+    let none = Selection::by(Rule::None);
+    assert_eq!(shown(of(Settings::default())), (Blending::Calibrated, none, 0.0, 4));
+    let (by, default) = (Blending::Configured, Selection::default());
+    let ratio = Settings { recompute_ratio: Some(0.3), ..Settings::default() };
+    assert_eq!(shown(of(ratio.clone())), (by, default, 0.3, 4));
+    // Nobody certified plain reuse behind another primer.
+    let unprimed = Settings { primer_passages: Some(0), ..Settings::default() };
+    assert_eq!(shown(of(unprimed)), (by, default, UNCALIBRATED_RATIO, 0));
+    let layer = Settings { selection_layer: Some(3), ..Settings::default() };
+    assert_eq!(shown(of(layer)), (by, Selection { layer: 3, ..default }, UNCALIBRATED_RATIO, 4));
+    // Whoever asks for plain reuse has it, and so has who asks for no share.
+    assert_eq!(of(Settings { selector: Some(Rule::None), ..ratio }).selection, none);
+    assert_eq!(shown(of(Settings { recompute_ratio: Some(0.0), ..Settings::default() })), (by, none, 0.0, 4));
+}
+
+#[test]
 fn a_calibration_is_recalled_from_the_catalog_or_the_models_folder_and_not_for_other_weights() {
     let folder = tempfile::tempdir().unwrap();
     let catalog = Catalog::open(&folder.path().join("catalog"), &ragstone_env::Env::seeded(1, 0)).unwrap();

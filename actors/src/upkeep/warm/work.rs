@@ -107,6 +107,7 @@ impl Warmer {
         }
         (progress.passages_done, progress.passages_total) = (begin as u64, work.len() as u64);
         progress.entries_lost = 0;
+        let mut at_place = progress.clone();
         for batch in work.batches(begin, PASSAGES_PER_NOTE) {
             self.show(job, &progress);
             let lost = self.batch(job, &work, batch.clone(), &mut progress).await?;
@@ -114,8 +115,11 @@ impl Warmer {
             // Once something is not on the disk, the place stays before it: after a kill it is looked at again.
             if progress.entries_lost == 0 {
                 progress.last_passage = work.name(batch.end - 1);
+                at_place = progress.clone();
             }
-            self.note(job.id, &progress).await?;
+            // The next run counts what is behind the place.
+            let noted = WarmProgress { entries_lost: progress.entries_lost, ..at_place.clone() };
+            self.note(job.id, &noted).await?;
             // Nobody has to see every step.
             let _ = events.try_send(Ok(WarmEvent::Progress(progress.clone())));
         }

@@ -31,6 +31,23 @@ impl Uses {
 }
 
 impl Popularity {
+    /// How popular passages are for a prompt of the tenant `salt`, which does not count: whether it will be anybody's is not known yet, or it
+    /// counts as part of another.
+    pub fn of<'a>(
+        &self,
+        fingerprint: &Fingerprint,
+        salt: &str,
+        passages: impl IntoIterator<Item = &'a [u32]>,
+    ) -> Vec<f64> {
+        // As it would be if it had arrived.
+        let next = self.prompts + 1;
+        let popular = |tokens: &[u32]| {
+            let key = KvKey::derive(fingerprint, salt, None, tokens);
+            self.uses.get(&key).map_or(0.0, |uses| uses.now(next))
+        };
+        passages.into_iter().map(popular).collect()
+    }
+
     /// A prompt of the tenant `salt` has these passages. How popular each was before it: of one tenant nothing follows for another.
     pub fn arrived<'a>(
         &mut self,
@@ -85,6 +102,18 @@ mod tests {
         }
         let faded = arrived("", &[&[1]])[0];
         assert!((0.9..1.0).contains(&faded), "about two, halved: {faded}");
+    }
+
+    #[test]
+    fn who_looks_changes_nothing() {
+        let mut popularity = Popularity::default();
+        let asked: [&[u32]; 2] = [&[1], &[2]];
+        assert_eq!(popularity.of(&MODEL, "", asked), [0.0, 0.0]);
+        popularity.arrived(&MODEL, "", asked);
+        let seen = popularity.of(&MODEL, "", asked);
+        assert_eq!(popularity.of(&MODEL, "", asked), seen);
+        assert_eq!(popularity.of(&MODEL, "other", asked), [0.0, 0.0]);
+        assert_eq!(popularity.arrived(&MODEL, "", asked), seen, "as if it had arrived");
     }
 
     #[test]

@@ -15,6 +15,8 @@ use super::super::tests::{close, question};
 use super::*;
 use crate::admission::caller::Caller;
 use crate::admission::deadline::deadline_after;
+use crate::admission::turns::ComputeTime;
+use crate::engine::status::SequencesStatus;
 use crate::models::folders::Folders;
 use crate::question::prompt::Task;
 use crate::question::{Question, Reuse};
@@ -102,27 +104,91 @@ fn passage_tokens(answer: &Answer) -> u32 {
     passages.map(|segment| segment.tokens).next().unwrap_or(0)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_the_search_does_not_confirm_leaves_nothing() {
-    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, 0));
-    let ragstone = open(&folder, &env).await;
-    let options = SearchOptions { top_k: 1, ..SearchOptions::default() };
-    let mut hits = Vec::new();
-    for (company, _) in &COMPANIES[..2] {
-        hits.push(ragstone.corpus().search("world", company, &options).await.unwrap());
-    }
-    let [wrong, right] = [hits[0].clone(), hits[1].clone()];
-    assert_ne!(ids(&wrong), ids(&right));
-    let pipeline = ragstone.pipeline();
-    let asking = Asking {
-        question: Arc::new(over(Context::default(), "Who is the chair of Callux Motors?")),
+fn asking(ragstone: &Ragstone, context: Context) -> Asking {
+    Asking {
+        question: Arc::new(over(context, "Who is the chair of Callux Motors?")),
         found_in: ragstone.store().epoch(),
         deadline: deadline_after(Duration::from_secs(60)),
         constraint: None,
         task: Task::Answer,
-        meter: pipeline.meter(Caller::default()),
-        computed_us: Arc::default(),
-    };
+        meter: ragstone.pipeline().meter(Caller::default()),
+        computed: ComputeTime::default(),
+        is_round: false,
+    }
+}
+
+/// The passages that a search finds, best first.
+async fn found(ragstone: &Ragstone, words: &str, top_k: usize) -> Vec<Hit> {
+    let options = SearchOptions { top_k, ..SearchOptions::default() };
+    ragstone.corpus().search("world", words, &options).await.unwrap()
+}
+
+/// How often each was asked for; what fades of it rounds away.
+fn uses(ragstone: &Ragstone, hits: &[Hit]) -> Vec<f64> {
+    let tokens = hits.iter().map(|hit| &*hit.passage.token_ids);
+    let popularity = ragstone.pipeline().popularity.lock().unwrap();
+    popularity.of(ragstone.store().fingerprint(), "", tokens).into_iter().map(f64::round).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_counts_its_passages_once_whatever_was_begun_before() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, 0));
+    let ragstone = open(&folder, &env).await;
+    let mut both = Vec::new();
+    for (company, chair) in &COMPANIES[..2] {
+        both.push([found(&ragstone, company, 1).await, found(&ragstone, chair, 1).await].concat());
+    }
+    let [wrong, right] = [both[0].clone(), both[1].clone()];
+    assert!(wrong.iter().all(|hit| !ids(&right).contains(&hit.passage.id)));
+    let none = Vec::new();
+    let (pipeline, asking) = (ragstone.pipeline(), asking(&ragstone, Context::default()));
+    let staged = || Speculating { pipeline, asking: &asking, given: &[], running: None, stages: 0, started: 0 };
+    let mut passages = Vec::new();
+    add(&mut passages, right.clone(), false);
+    // What is not confirmed counts nothing, and what is counts as any other.
+    for (stage, outcome, times) in
+        [(&none, Outcome::NotStarted, 1.0), (&wrong, Outcome::Cancelled, 2.0), (&right, Outcome::Confirmed, 3.0)]
+    {
+        // Nothing is begun beside answers that decode.
+        while ragstone.status().device.sequences != SequencesStatus::default() || !ragstone.engine().load().has_room() {
+            tokio::task::yield_now().await;
+        }
+        let mut speculating = staged();
+        if !stage.is_empty() {
+            speculating.stage(stage.clone());
+            assert!(futures::poll!(Box::pin(advance(&mut speculating.running))).is_pending());
+        }
+        let (prefilled, speculation) = speculating.conclude(&ids(&right), &passages).await.unwrap();
+        assert_eq!(speculation.outcome, outcome);
+        drop(prefilled);
+        ragstone.settle().await;
+        assert_eq!(uses(&ragstone, &right), [times; 2]);
+    }
+    assert_eq!(uses(&ragstone, &wrong), [0.0; 2]);
+    close(ragstone, &folder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_in_rounds_counts_its_passages_once() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, 0));
+    let ragstone = open(&folder, &env).await;
+    let (company, chair) = COMPANIES[1];
+    let words = format!("Who is the chair of {company}?");
+    let answer = ask(&ragstone, Context { rounds: Some(5), ..Context::default() }, &words).await;
+    assert_eq!(answer.finish.report.rounds.len(), 3);
+    let asked = [found(&ragstone, &words, 1).await, found(&ragstone, chair, 1).await].concat();
+    assert_eq!(uses(&ragstone, &asked), [1.0; 2]);
+    close(ragstone, &folder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_search_does_not_confirm_leaves_nothing() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, 0));
+    let ragstone = open(&folder, &env).await;
+    let [wrong, right] = [found(&ragstone, COMPANIES[0].0, 1).await, found(&ragstone, COMPANIES[1].0, 1).await];
+    assert_ne!(ids(&wrong), ids(&right));
+    let pipeline = ragstone.pipeline();
+    let asking = asking(&ragstone, Context::default());
     let mut speculating = Speculating { pipeline, asking: &asking, given: &[], running: None, stages: 0, started: 0 };
     speculating.stage(wrong);
     // Until it is prefilled, and waits.
@@ -178,6 +244,24 @@ async fn a_second_round_finds_what_the_first_names_and_computes_only_that() {
         assert_eq!(rounds.last().unwrap().cached_tokens, report.tokens.exact);
         assert!(rounds.iter().all(|round| round.ms > 0.0));
     }
+    close(ragstone, &folder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_to_which_nothing_is_said_is_the_answers_own_and_told_once() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, 0));
+    let ragstone = open(&folder, &env).await;
+    let (company, chair) = COMPANIES[1];
+    let words = format!("Who is the chair of {company}?");
+    let mut asked = over(Context { rounds: Some(2), ..Context::default() }, &words);
+    // The end of what it says comes first.
+    asked.sampling.stop = vec![chair[..1].to_owned()];
+    let answer = ragstone.answer(asked).await.unwrap().collect().await.unwrap();
+    assert_eq!(answer.text.trim(), "");
+    let rounds = &answer.finish.report.rounds;
+    assert_eq!(rounds.len(), 1, "{rounds:?}");
+    assert_eq!((&*rounds[0].query, &rounds[0].passages[..]), (&*words, &[1][..]));
+    ragstone.settle().await;
     close(ragstone, &folder).await;
 }
 

@@ -83,6 +83,20 @@ fn what_is_over_the_budget_is_refused_and_what_the_prompts_do_not_tell_is_undeci
 }
 
 #[test]
+fn a_large_budget_is_certified_on_half_b_too() {
+    let all = grid().ways(by_ratio);
+    for budget in [0.24, 0.25, 0.3, 0.5] {
+        let found = search(&all, 8, budget, &mut |_, _, _| Ok(flat(1.0))).unwrap();
+        assert_eq!(found.chosen, None, "what was seen is over {budget}");
+        let found = search(&all, 8, budget, &mut |_, _, _| Ok(flat(0.2))).unwrap();
+        assert_eq!(found.chosen, None, "eight prompts certify nothing: {budget}");
+    }
+    let found = search(&all, 500, 0.3, &mut |_, _, _| Ok(flat(0.01))).unwrap();
+    assert_eq!((found.chosen, found.evidence[0].verdict), (Some(all[0]), Verdict::Certified));
+    assert!(found.evidence[0].prompts > half_a(500), "{}", found.evidence[0].prompts);
+}
+
+#[test]
 fn a_frontier_tries_everything_and_chooses_nothing() {
     let all = grid().ways(by_ratio);
     let mut order = Vec::new();
