@@ -327,6 +327,38 @@ fn titles_and_lone_texts_that_repeat_are_no_heads() {
 }
 
 #[test]
+fn titles_that_are_numbered_as_pages_are_no_heads() {
+    let read_all = |titles: &[String], size: f32| {
+        let body = |bird: &str| {
+            let lines =
+                [format!("Seven {bird} stood beside the lock in May,"), format!("and all {bird} left in June.")];
+            column(60.0, 700.0, &[&lines[0], &lines[1]])
+        };
+        let birds = ["herons", "owls", "cranes", "rooks"];
+        let page = |(title, bird): (&String, &str)| sized(60.0, 780.0, size, "F1", title) + &body(bird);
+        let pages: Vec<String> = titles.iter().zip(birds).map(page).collect();
+        let pages: Vec<(&str, &str)> = pages.iter().map(|page| (page.as_str(), "")).collect();
+        read(&file(&pages, &[], "")).unwrap()
+    };
+    for size in [10.0, 24.0] {
+        let invoices: Vec<String> = (1001..1005).map(|number| format!("Invoice {number}")).collect();
+        let days: Vec<String> = (1..5).map(|day| format!("{day} January")).collect();
+        let names = ["Goals", "Method", "Data", "Results"];
+        let slides: Vec<String> = (1..).zip(names).map(|(at, name)| format!("{at}. {name}")).collect();
+        for titles in [invoices, days, slides] {
+            let parsed = read_all(&titles, size);
+            assert!(titles.iter().all(|title| parsed.text.contains(title)), "{titles:?} in {:?}", parsed.text);
+            assert_eq!(parsed.left_out.len(), 0);
+        }
+    }
+    // A page's number stands away from the words, or says what it is.
+    for words in ["Rules |", "Page"] {
+        let heads: Vec<String> = (1..5).map(|page| format!("{words} {page}")).collect();
+        assert!(!read_all(&heads, 10.0).text.contains(words), "{words}");
+    }
+}
+
+#[test]
 fn widths_of_several_letters_are_widths_of_each() {
     let widths = "[1 [500 600] 7 9 550]";
     let bytes = file(&[(&line(60.0, 700.0, "A."), "")], &[&format!("<</Subtype /CIDFontType2 /W {widths}>>")], "");
