@@ -109,7 +109,8 @@ fn at_edges(page: usize, rows: &[Row], edges: &mut Vec<Edge>) {
             if is_title {
                 continue;
             }
-            let (lone, Row { base, size, .. }) = (lone_numbers(row), *row);
+            let lone = lone_numbers(row);
+            let Row { base, size, .. } = *row;
             edges.push(Edge { page, row: index, base, size, words, numbers, is_top, is_apart, lone });
         }
     }
