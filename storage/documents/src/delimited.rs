@@ -64,7 +64,7 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
     let (mut names, mut rows, mut stopped) = (Vec::new(), 0, Ok(()));
     self::each(&text, delimiter, |row| {
         if rows == above {
-            names = row.iter().map(|name| one_line(name.trim_start_matches('\u{feff}'))).collect();
+            names = column_names(row);
         } else if rows > above {
             let line = row.position().map_or(0, csv::Position::line);
             let cells = names.iter().zip(row).filter(|(name, cell)| !name.is_empty() && !cell.trim().is_empty());
@@ -74,6 +74,14 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
                 Ok(None) => {}
                 Err(why) => bad.note(|| format!("line {line}: {why}")),
             }
+            if row.iter().skip(names.len()).any(|cell| !cell.trim().is_empty()) {
+                let (cells, known) = (row.len(), names.len());
+                bad.note(|| {
+                    format!(
+                        "line {line}: it has {cells} cells, and {known} columns have names; the others are left out"
+                    )
+                });
+            }
         }
         rows += 1;
         stopped.is_ok()
@@ -81,6 +89,19 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
     stopped?;
     records.finish(&mut bad, each)?;
     Ok(bad.told("lines"))
+}
+
+/// The names of columns: those of one name are counted, so that none takes another's place.
+fn column_names(row: &csv::StringRecord) -> Vec<String> {
+    let mut times = BTreeMap::<String, usize>::new();
+    let mut names = Vec::new();
+    for name in row {
+        let name = one_line(name.trim_start_matches('\u{feff}'));
+        let time = times.entry(name.clone()).or_default();
+        *time += 1;
+        names.push(if *time > 1 && !name.is_empty() { format!("{name} ({time})") } else { name });
+    }
+    names
 }
 
 fn lines(text: &str) -> Parsed {
@@ -182,14 +203,21 @@ fn cut(text: &str, delimiter: u8) -> Option<Cut> {
     let mended = mended(text, delimiter);
     let mut reader = reader(&mended, delimiter);
     let mut record = csv::ByteRecord::new();
+    let mut named = None;
     while let Ok(true) = reader.read_byte_record(&mut record) {
         if record.iter().any(|cell| !cell.trim_ascii().is_empty()) {
+            let is_name =
+                |cell: &[u8]| cell.first().is_some_and(|byte| *byte != b' ') && !cell.iter().any(u8::is_ascii_digit);
+            if named.is_none() {
+                named = Some(if record.iter().all(is_name) { record.len() } else { 0 });
+            }
             *counts.entry(record.len()).or_default() += 1;
             rows += 1;
         }
     }
     let (cells, most) = counts.into_iter().filter(|(cells, _)| *cells > 1).max_by_key(|(_, rows)| *rows)?;
-    let is_prose = delimiter == b',' && {
+    // Below names that commas part they part numbers, too.
+    let is_prose = delimiter == b',' && named != Some(cells) && {
         let is_of_prose = |at: usize| {
             let byte = |at: Option<usize>| at.and_then(|at| text.as_bytes().get(at)).copied().unwrap_or_default();
             let (before, after) = (byte(at.checked_sub(1)), byte(Some(at + 1)));
@@ -246,6 +274,42 @@ mod tests {
         // But these do.
         assert_eq!(text("a,b,c\n1,2,3\n4,5,6"), "| a | b | c |\n| --- | --- | --- |\n| 1 | 2 | 3 |\n| 4 | 5 | 6 |");
         assert_eq!(text("a, b\nx; y, z\n"), "| a | b |\n| --- | --- |\n| x; y | z |");
+    }
+
+    #[test]
+    fn commas_between_numbers_cut_below_names() {
+        let rows = "1,2024,5,08:00;16:00\n2,2024,6,09:00;17:00\n3,2024,7,08:30;16:30\n4,2024,8,08:00;16:00\n";
+        let read = text(&format!("id,year,month,hours\n{rows}"));
+        assert!(
+            read.starts_with(
+                "| id | year | month | hours |\n| --- | --- | --- | --- |\n| 1 | 2024 | 5 | 08:00;16:00 |"
+            ),
+            "{read}"
+        );
+    }
+
+    #[test]
+    fn cells_that_are_quoted_behind_blanks_stay_whole() {
+        assert_eq!(
+            text("name, note\n\"Ada\", \"born 1815, in London\"\n\"Bo\", \"born 1820\"\n"),
+            "| name | note |\n| --- | --- |\n| Ada | born 1815, in London |\n| Bo | born 1820 |"
+        );
+    }
+
+    #[test]
+    fn columns_and_cells_without_names_of_their_own_are_told() {
+        let fields = RecordFields { text: vec!["note".into()], ..RecordFields::default() };
+        let mut found = Vec::new();
+        let bad = records(
+            "id,note,note\n1,one,two\n2,three,four,five\n3,six,seven\n4,eight,nine\n",
+            &fields,
+            &mut |parsed| {
+                found.push(parsed);
+                Ok(())
+            },
+        );
+        assert_eq!(bad.unwrap().unwrap(), "line 3: it has 4 cells, and 3 columns have names; the others are left out");
+        assert_eq!((found[0].text.as_str(), &found[0].metadata["note (2)"]), ("one", &"two".into()));
     }
 
     #[test]

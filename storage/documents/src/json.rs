@@ -5,6 +5,7 @@
 mod fields;
 mod outline;
 mod record;
+mod repair;
 mod rows;
 mod said;
 
@@ -18,6 +19,7 @@ use serde_json::Value;
 
 pub use self::fields::RecordFields;
 pub use self::record::{MIN_ID_BYTES, Records};
+use self::repair::repaired;
 use super::parse::{Each, Parsed, check};
 
 /// The place of what has no text of its own, gathered to one table.
@@ -32,7 +34,7 @@ const MOST_NAMED: usize = 3;
 pub fn lines(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Option<String>, String> {
     let (mut bad, mut records) = (Bad::default(), Records::of(fields, Vec::new()));
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let read = serde_json::from_str(line).map_err(|error| without_line(&error));
+        let read = serde_json::from_str(&repaired(line)).map_err(|error| without_line(&error));
         match read.and_then(|value| records.take(value, format!("L{}", index + 1))) {
             Ok(Some(parsed)) => each(parsed)?,
             Ok(None) => {}
@@ -57,7 +59,7 @@ pub fn has_several(text: &str) -> bool {
 fn is_lines(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return false };
-    first.starts_with('{') && second.starts_with('{') && serde_json::from_str::<Value>(first).is_ok()
+    first.starts_with('{') && second.starts_with('{') && serde_json::from_str::<Value>(&repaired(first)).is_ok()
 }
 
 /// As [`lines`], of a file that [`has_several`].
@@ -70,7 +72,7 @@ pub fn several(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
 
 /// Any other file: an object that holds text as that, and what sets up a program as it stands.
 pub fn object(text: String) -> Parsed {
-    let read = match serde_json::from_str(&text) {
+    let read = match serde_json::from_str(&repaired(&text)) {
         Ok(Value::Object(object)) => record::whole(object),
         _ => None,
     };
@@ -86,7 +88,8 @@ pub fn object(text: String) -> Parsed {
 /// As [`lines`].
 fn array(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Option<String>, String> {
     let (mut bad, mut records) = (Bad::default(), Records::of(fields, Vec::new()));
-    let mut reader = serde_json::Deserializer::from_str(text);
+    let text = repaired(text);
+    let mut reader = serde_json::Deserializer::from_str(&text);
     let mut stopped = None;
     let read = reader.deserialize_seq(Elements { each, bad: &mut bad, records: &mut records, stopped: &mut stopped });
     if let Some(why) = stopped {
@@ -186,19 +189,32 @@ fn check_beside(parsed: &Parsed) -> Result<(), String> {
 }
 
 fn fields(mut object: serde_json::Map<String, Value>) -> Result<Parsed, String> {
-    let mut take = |field: &str| match object.remove(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        // Ids are numbers in many data sets.
-        Some(Value::Number(number)) if field == "id" => Ok(Some(number.to_string())),
-        Some(other) => Err(format!("`{field}` must be a string, not {}", kind(&other))),
+    let text = match object.remove("text") {
+        None | Some(Value::Null) => return Err("`text` is missing".into()),
+        Some(Value::String(text)) => text,
+        Some(other) => return Err(format!("`text` must be a string, not {}", kind(&other))),
     };
-    let (id, title, text, source) = (take("id")?, take("title")?, take("text")?, take("source")?);
-    let text = text.ok_or("`text` is missing")?;
-    let mut metadata = match object.remove("metadata") {
+    let id = match object.remove("id") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(id)) => Some(id),
+        // Ids are numbers in many data sets.
+        Some(Value::Number(id)) => Some(id.to_string()),
+        Some(other) => return Err(format!("`id` must be a string, not {}", kind(&other))),
+    };
+    // Other programs mean something else by these names: of that none is an error, and it is kept as all else is.
+    let mut take = |field: &str, is: fn(&Value) -> bool| {
+        let found = object.get(field).is_some_and(|value| value.is_null() || is(value));
+        if found { object.remove(field).filter(|value| !value.is_null()) } else { None }
+    };
+    let text_of = |value: Value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let title = take("title", |value| value.is_string() || value.is_number()).map(text_of);
+    let source = take("source", Value::is_string).map(text_of);
+    let mut metadata = match take("metadata", Value::is_object) {
         Some(Value::Object(metadata)) => metadata,
-        None | Some(Value::Null) => serde_json::Map::new(),
-        Some(_) => return Err("`metadata` must be an object".into()),
+        _ => serde_json::Map::new(),
     };
     metadata.extend(object);
     Ok(Parsed { id, title, text, source, metadata, ..Parsed::default() })

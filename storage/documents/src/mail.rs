@@ -2,6 +2,7 @@
 
 mod attached;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use mail_parser::mailbox::mbox::MessageIterator;
@@ -166,7 +167,8 @@ pub fn mailbox(bytes: &[u8], each: Each<'_>) -> Result<Option<String>, String> {
         return Err("not readable as a mailbox: it does not begin with a line `From …`; name one message .eml".into());
     }
     let (mut bad, mut known) = (Bad::default(), HashSet::new());
-    for (index, found) in MessageIterator::new(bytes).enumerate() {
+    let bytes = quoted(bytes);
+    for (index, found) in MessageIterator::new(&*bytes).enumerate() {
         let number = index + 1;
         let found = found.map_err(|_| "not readable as a mailbox: it ends within a message; export it anew")?;
         let message = match open(found.contents()) {
@@ -192,6 +194,41 @@ pub fn mailbox(bytes: &[u8], each: Each<'_>) -> Result<Option<String>, String> {
         }
     }
     Ok(bad.told("messages"))
+}
+
+/// A mailbox in which lines of texts that look as those between messages do are quoted, as not all programs write it.
+fn quoted(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let (mut quoted, mut copied, mut at, mut is_behind_blank) = (Vec::new(), 0, 0, true);
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let next = at + line.len();
+        if at > 0 && line.starts_with(b"From ") && !is_between(line, &bytes[next..], is_behind_blank) {
+            quoted.extend_from_slice(&bytes[copied..at]);
+            quoted.push(b'>');
+            copied = at;
+        }
+        is_behind_blank = line.trim_ascii().is_empty();
+        at = next;
+    }
+    if copied == 0 {
+        return Cow::Borrowed(bytes);
+    }
+    quoted.extend_from_slice(&bytes[copied..]);
+    Cow::Owned(quoted)
+}
+
+/// Whether a line `From …` begins a message: it says when that came, or stands alone between a blank line and header fields.
+fn is_between(line: &[u8], rest: &[u8], is_behind_blank: bool) -> bool {
+    const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+    let line = String::from_utf8_lossy(line);
+    let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+    let is_digits = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let has = |is: &dyn Fn(&str) -> bool| words.iter().any(|word| is(word));
+    let has_date = has(&|word| DAYS.contains(&word.trim_end_matches(',')))
+        && has(&|word| word.len() == 4 && is_digits(word))
+        && has(&|word| word.split_once(':').is_some_and(|(hour, _)| is_digits(hour)));
+    let field = rest.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'-').next().unwrap_or_default();
+    let has_fields = !field.is_empty() && rest.get(field.len()) == Some(&b':');
+    has_date || is_behind_blank && words.len() < 2 && has_fields
 }
 
 /// A message's place: its own id, which stays when others are removed.

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::html;
 use super::left_out::LeftOut;
 use super::markup;
 use super::parse::Parsed;
@@ -26,20 +27,14 @@ pub fn read(text: &str) -> Result<Parsed, String> {
                 fenced(&text, &mut source);
                 for output in cell.get("outputs").and_then(Value::as_array).into_iter().flatten() {
                     pictures += usize::from(is_picture(output));
-                    fenced(&said(output), &mut source);
+                    match displayed(output) {
+                        Some(text) => put(&text, &mut source),
+                        None => fenced(&said(output), &mut source),
+                    }
                 }
             }
             Some("raw") => fenced(&text, &mut source),
-            _ => {
-                source.push_str(&text);
-                // What a cell leaves open ends with it.
-                for fence in ["```", "~~~"] {
-                    let fences = text.lines().filter(|line| line.trim_start().starts_with(fence)).count();
-                    source.push_str(if fences % 2 == 1 { "\n" } else { "" });
-                    source.push_str(if fences % 2 == 1 { fence } else { "" });
-                }
-                source.push_str("\n\n");
-            }
+            _ => put(&text, &mut source),
         }
     }
     let read = markup::markdown(&source);
@@ -57,6 +52,46 @@ fn joined(value: &Value) -> String {
     }
 }
 
+/// Puts a Markdown text there.
+fn put(text: &str, source: &mut String) {
+    source.push_str(text);
+    // What a cell leaves open ends with it.
+    for fence in ["```", "~~~"] {
+        let fences = text.lines().filter(|line| line.trim_start().starts_with(fence)).count();
+        source.push_str(if fences % 2 == 1 { "\n" } else { "" });
+        source.push_str(if fences % 2 == 1 { fence } else { "" });
+    }
+    source.push_str("\n\n");
+}
+
+/// What an output displays as a page does, in Markdown: what its code made for people. Where its plain text tells the same, that is shorter.
+fn displayed(output: &Value) -> Option<String> {
+    let data = output.get("data").filter(|_| !is_picture(output))?;
+    let text = |kind: &str| data.get(kind).map(joined).filter(|text| !text.trim().is_empty());
+    if let Some(text) = text("text/markdown") {
+        return Some(text);
+    }
+    if text("text/plain").is_some_and(|plain| !is_name(&plain)) {
+        return None;
+    }
+    let mut page = html::Page::default();
+    html::append(&text("text/html")?, &mut page).ok()?;
+    let text = page.body.finish().0;
+    let text = cut(text.replace('&', "&amp;").replace('<', "&lt;").replace('*', "\\*"));
+    Some(text).filter(|text| !text.trim().is_empty())
+}
+
+/// Whether a text says no more than which object there is: `<IPython.core.display.HTML object>`.
+fn is_name(text: &str) -> bool {
+    let text = text.trim();
+    text.starts_with('<') && (text.ends_with(" object>") || text.contains(" at 0x") && text.ends_with('>'))
+}
+
+fn cut(text: String) -> String {
+    let end = text.floor_char_boundary(MAX_OUTPUT_BYTES);
+    if end < text.len() { format!("{}…", &text[..end]) } else { text }
+}
+
 fn fenced(text: &str, source: &mut String) {
     if text.trim().is_empty() {
         return;
@@ -68,7 +103,12 @@ fn fenced(text: &str, source: &mut String) {
 
 /// What an output says as text.
 fn said(output: &Value) -> String {
-    let plain = || output.get("data").unwrap_or(output).get("text/plain");
+    let data = output.get("data").unwrap_or(output);
+    let plain = || {
+        let plain = data.get("text/plain");
+        let is_formula = plain.is_some_and(|plain| is_name(&joined(plain)));
+        data.get("text/latex").filter(|_| is_formula).or(plain)
+    };
     let text = match (output.get("text"), plain(), output.get("ename")) {
         (Some(text), ..) => joined(text),
         // The text beside a picture says that there is one.
@@ -76,8 +116,7 @@ fn said(output: &Value) -> String {
         (.., Some(_)) => ["ename", "evalue"].map(|key| output.get(key).map(joined).unwrap_or_default()).join(": "),
         _ => String::new(),
     };
-    let end = text.floor_char_boundary(MAX_OUTPUT_BYTES);
-    if end < text.len() { format!("{}…", &text[..end]) } else { text }
+    cut(text)
 }
 
 fn is_picture(output: &Value) -> bool {
@@ -113,5 +152,20 @@ mod tests {
         let last = parsed.elements.iter().rev().find(|element| matches!(element.kind, ElementKind::Heading(_)));
         assert_eq!(last.map(|element| &parsed.text[element.at..]), Some("After"));
         assert!(read("{}").unwrap_err().contains("no `cells`") && read("x").unwrap_err().contains("not readable"));
+    }
+
+    #[test]
+    fn what_is_displayed_is_read_and_not_its_object() {
+        let book = r###"{"cells": [{"cell_type": "code", "source": "show()", "outputs": [
+            {"data": {"text/markdown": "## Result\nThe kiln needs *1,240* degrees.", "text/plain": "<IPython.core.display.Markdown object>"}},
+            {"data": {"text/html": "<table><tr><th>Kiln</th><th>Heat</th></tr><tr><td>North</td><td>7</td></tr></table>",
+                "text/plain": "<pandas.io.formats.style.Styler at 0x7f01>"}},
+            {"data": {"text/latex": "$x = 4$", "text/plain": "<IPython.core.display.Math object>"}},
+            {"data": {"text/html": "<b>twice</b>", "text/plain": "once"}}]}]}"###;
+        let parsed = read(book).unwrap();
+        for text in ["The kiln needs 1,240 degrees.", "| Kiln | Heat |", "| North | 7 |", "$x = 4$", "once"] {
+            assert!(parsed.text.contains(text), "{text:?} in {:?}", parsed.text);
+        }
+        assert!(!parsed.text.contains("object") && !parsed.text.contains("Styler") && !parsed.text.contains("twice"));
     }
 }

@@ -2,11 +2,14 @@
 
 mod columns;
 mod content;
+mod fonts;
 mod form;
 mod glyphs;
 mod heads;
 mod join;
 mod layout;
+mod letters;
+mod operations;
 mod rows;
 mod tables;
 mod units;
@@ -15,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pdf_extract::{Dictionary, Document, OutputError, decode_text_string, output_doc_page};
 
-use self::content::{Pages, TooMuch};
+use self::content::{Opened, Pages, TooMuch};
 use self::glyphs::{Glyphs, Piece};
 use super::metadata::FileMetadata;
 use super::parse::Parsed;
@@ -38,8 +41,9 @@ const MAX_PIECES: usize = 1_500_000;
 pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     let damaged = "this PDF is damaged, or uses what the PDF library does not know; convert it to text first";
     match catch_unwind(|| extract(bytes)) {
-        Ok(Ok((parsed, unread))) if parsed.text.trim().is_empty() => Err(match unread {
-            0 => "this PDF holds no text (scanned pages?); run it through OCR first".into(),
+        Ok(Ok((parsed, taken))) if parsed.text.trim().is_empty() => Err(match (taken.damaged, taken.unknown) {
+            (0, 0) => "this PDF holds no text (scanned pages?); run it through OCR first".into(),
+            (0, _) => "the fonts of this PDF do not say which letters they draw; run it through OCR first".into(),
             _ => damaged.into(),
         }),
         Ok(read) => read.map(|(parsed, _)| parsed),
@@ -47,8 +51,8 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     }
 }
 
-/// The document, and how many pages could not be read.
-fn extract(bytes: &[u8]) -> Result<(Parsed, usize), String> {
+/// The document, and what came of its pages.
+fn extract(bytes: &[u8]) -> Result<(Parsed, Taken), String> {
     let unreadable = |error: &dyn std::fmt::Display| format!("not readable as PDF: {error}");
     let mut document = Document::load_mem(bytes).map_err(|error| unreadable(&error))?;
     if document.is_encrypted() {
@@ -70,7 +74,7 @@ fn extract(bytes: &[u8]) -> Result<(Parsed, usize), String> {
     let end = parsed.text.len();
     parsed.pages = read.pages.into_iter().map(|at| at.min(end)).collect();
     parsed.left_out = taken.left_out(read.heads);
-    Ok((parsed, taken.damaged))
+    Ok((parsed, taken))
 }
 
 /// What came of pages so far.
@@ -79,6 +83,8 @@ struct Taken {
     glyphs: usize,
     pieces: usize,
     damaged: usize,
+    /// Pages with letters whose font does not say what they are.
+    unknown: usize,
     drawn: usize,
     cut: usize,
 }
@@ -88,8 +94,9 @@ impl Taken {
     fn page(&mut self, pages: &mut Pages, page: usize, filled: &[form::Filled]) -> Vec<Piece> {
         let Some(id) = pages.ids.get(page).copied() else { return Vec::new() };
         let (glyphs_left, pieces_left) = (MAX_GLYPHS - self.glyphs, MAX_PIECES.saturating_sub(self.pieces));
-        let shows = match catch_unwind(AssertUnwindSafe(|| pages.open(id))) {
-            Ok(Ok(shows)) => shows,
+        let open = |pages: &mut Pages| catch_unwind(AssertUnwindSafe(|| pages.open(id)));
+        let mut opened = match open(pages) {
+            Ok(Ok(opened)) => opened,
             Ok(Err(TooMuch)) => {
                 self.drawn += 1;
                 return Vec::new();
@@ -99,15 +106,20 @@ impl Taken {
                 return Vec::new();
             }
         };
-        let mut glyphs = Glyphs::new(&shows, glyphs_left, pieces_left);
-        let shown = catch_unwind(AssertUnwindSafe(|| output_doc_page(&pages.document, &mut glyphs, 1)));
-        match shown {
-            Ok(Ok(())) => {}
-            Ok(Err(OutputError::FormatError(_))) if glyphs.is_full() => self.cut += 1,
-            _ => self.damaged += 1,
+        let mut shown = Shown::of(pages, &opened, glyphs_left, pieces_left);
+        // A font that the library does not know costs no more than itself.
+        if shown.end == End::Broken
+            && catch_unwind(AssertUnwindSafe(|| pages.mend_fonts())).unwrap_or(false)
+            && let Ok(Ok(again)) = open(pages)
+        {
+            opened = again;
+            shown = Shown::of(pages, &opened, glyphs_left, pieces_left);
         }
-        self.glyphs += glyphs_left - glyphs.glyphs_left();
-        let mut pieces = glyphs.pieces;
+        self.cut += usize::from(shown.end == End::Full);
+        self.damaged += usize::from(shown.end == End::Broken || !opened.is_whole);
+        self.unknown += usize::from(shown.unknown > 0);
+        self.glyphs += glyphs_left - shown.glyphs_left;
+        let mut pieces = shown.pieces;
         self.pieces += pieces.len();
         let angle = layout::main_angle(&pieces);
         form::annotate(&pages.document, id, angle, &mut pieces);
@@ -120,10 +132,41 @@ impl Taken {
         let notes = [
             (heads, format!("heads and feet of {}", pages(heads))),
             (self.damaged, format!("{} that could not be read to the end", pages(self.damaged))),
+            (self.unknown, format!("letters whose font does not say what they are, on {}", pages(self.unknown))),
             (self.drawn, format!("{} that draw too much", pages(self.drawn))),
             (self.cut, format!("what comes after {MAX_GLYPHS} letters, on {}", pages(self.cut))),
         ];
         notes.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note).collect()
+    }
+}
+
+/// How the reading of a page ended.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Whole,
+    /// There were too many letters.
+    Full,
+    Broken,
+}
+
+/// What a page shows.
+struct Shown {
+    pieces: Vec<Piece>,
+    glyphs_left: usize,
+    unknown: usize,
+    end: End,
+}
+
+impl Shown {
+    /// Of the page that is open.
+    fn of(pages: &Pages, opened: &Opened, glyphs_left: usize, pieces_left: usize) -> Self {
+        let mut glyphs = Glyphs::new(&opened.shows, glyphs_left, pieces_left);
+        let end = match catch_unwind(AssertUnwindSafe(|| output_doc_page(&pages.document, &mut glyphs, 1))) {
+            Ok(Ok(())) => End::Whole,
+            Ok(Err(OutputError::FormatError(_))) if glyphs.is_full() => End::Full,
+            _ => End::Broken,
+        };
+        Self { glyphs_left: glyphs.glyphs_left(), unknown: glyphs.unknown, pieces: glyphs.pieces, end }
     }
 }
 

@@ -6,7 +6,7 @@ mod grid;
 use std::collections::HashSet;
 use std::io::Cursor;
 
-use calamine::{Data, Dimensions, ExcelDateTime, Ods, Reader, SheetType, SheetVisible, Xls, Xlsb, Xlsx};
+use calamine::{Data, Dimensions, ExcelDateTime, Ods, Reader, SheetType, SheetVisible, Xls, Xlsb, Xlsx, XlsxError};
 
 use self::grid::Grid;
 use super::address;
@@ -51,6 +51,8 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
     let mut left_out = LeftOut::default();
     left_out.names("hidden sheet", "hidden sheets", &sheets.hidden);
     left_out.names("a sheet that cannot be read:", "sheets that cannot be read:", &sheets.unread);
+    left_out.names("the rest of a damaged sheet:", "the rest of damaged sheets:", &sheets.cut);
+    left_out.count("cell that cannot be read", "cells that cannot be read", sheets.unread_cells);
     Ok(Parsed { left_out: left_out.into_notes(), ..Parsed::of(xml::own_title(&metadata), sheets.body, metadata) })
 }
 
@@ -66,16 +68,27 @@ struct Sheets {
     hidden: Vec<String>,
     /// Names of those that are damaged or missing.
     unread: Vec<String>,
+    /// Names of those that were read as far as they are whole.
+    cut: Vec<String>,
+    /// Cells whose values the library does not know, such as errors of newer programs.
+    unread_cells: usize,
 }
 
 impl Sheets {
     fn all<'a, R>(&mut self, mut book: R, merged: impl Fn(&mut R, &str) -> Vec<Dimensions>) -> Result<(), String>
     where
         R: Reader<Cursor<&'a [u8]>>,
-        R::Error: std::fmt::Display,
     {
+        let others = others(&book);
         for (name, is_hidden) in sheets(&book) {
-            let range = book.worksheet_range(&name).map_err(|error| unreadable(&error))?;
+            let Ok(range) = book.worksheet_range(&name) else {
+                if is_hidden {
+                    self.hidden.push(name);
+                } else if !others.contains(&name) {
+                    self.unread.push(name);
+                }
+                continue;
+            };
             if is_hidden {
                 self.hidden.extend((!range.is_empty()).then_some(name));
                 continue;
@@ -94,8 +107,7 @@ impl Sheets {
     /// Cell by cell: one far off makes the sheet no larger.
     fn xlsx(&mut self, bytes: &[u8], has_links: bool) -> Result<(), String> {
         let mut book: Xlsx<_> = Xlsx::new(Cursor::new(bytes)).map_err(|error| unreadable(&error))?;
-        let others = book.sheets_metadata().iter().filter(|sheet| sheet.typ != SheetType::WorkSheet);
-        let others: HashSet<String> = others.map(|sheet| sheet.name.clone()).collect();
+        let others = others(&book);
         for (name, is_hidden) in sheets(&book) {
             if is_hidden {
                 self.hidden.push(name);
@@ -103,15 +115,25 @@ impl Sheets {
             }
             let mut grid = Grid::default();
             let Ok(mut reader) = book.worksheet_cells_reader(&name) else {
-                // A sheet of charts has no cells.
                 if !others.contains(&name) {
                     self.unread.push(name);
                 }
                 continue;
             };
-            while let Some(cell) = reader.next_cell().map_err(|error| unreadable(&error))? {
-                let (row, column) = cell.get_position();
-                self.take(&mut grid, row, column, &Data::from(cell.get_value().clone()))?;
+            loop {
+                match reader.next_cell() {
+                    Ok(Some(cell)) => {
+                        let (row, column) = cell.get_position();
+                        self.take(&mut grid, row, column, &Data::from(cell.get_value().clone()))?;
+                    }
+                    Ok(None) => break,
+                    Err(XlsxError::Xml(_) | XlsxError::XmlEof(_) | XlsxError::Io(_) | XlsxError::Zip(_)) => {
+                        self.cut.push(name.clone());
+                        break;
+                    }
+                    // The reader stands behind it.
+                    Err(_) => self.unread_cells += 1,
+                }
             }
             drop(reader);
             // Without them a sheet is a sheet still.
@@ -144,6 +166,12 @@ impl Sheets {
         let merged: Vec<_> = merged.iter().map(|region| (region.start, region.end)).collect();
         grid.put(name, &merged, &mut self.body);
     }
+}
+
+/// Names of those that are no sheets of cells: one of charts has none.
+fn others<'a, R: Reader<Cursor<&'a [u8]>>>(book: &R) -> HashSet<String> {
+    let others = book.sheets_metadata().iter().filter(|sheet| sheet.typ != SheetType::WorkSheet);
+    others.map(|sheet| sheet.name.clone()).collect()
 }
 
 /// Names of sheets, and whether each is hidden.
@@ -211,7 +239,7 @@ mod tests {
         }
         let main = "xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\"";
         let office = "xmlns:r=\"http://schemas.openxmlformats.org/officeDocument/2006/relationships\"";
-        let cell = r#"<sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>Granite</t></is></c></row></sheetData>"#;
+        let cell = r#"<sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>Granite</t></is></c></row><row r="2"><c r="A2" t="e"><v>#SPILL!</v></c><c r="B2" t="n"><v>-</v></c></row></sheetData>"#;
         let package = r#"<Relationships><Relationship Id="a" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument" Target="xl/workbook.xml"/></Relationships>"#;
         let file = zipped(&[
             ("_rels/.rels", package),
@@ -223,6 +251,6 @@ mod tests {
         ]);
         let parsed = read(&file).unwrap();
         assert_eq!(parsed.text, "Works\n\nGranite");
-        assert_eq!(parsed.left_out, ["sheets that cannot be read: `Broken`, `Gone`"]);
+        assert_eq!(parsed.left_out, ["sheets that cannot be read: `Broken`, `Gone`", "2 cells that cannot be read"]);
     }
 }

@@ -16,6 +16,10 @@ pub fn mended(text: &str, delimiter: u8) -> Cow<'_, str> {
     let (mut mended, mut copied, mut at) = (String::new(), 0, 0);
     // At the beginning of a cell each time. What is cut at is ASCII.
     while at < bytes.len() {
+        if let Some(quote) = quote_behind_blanks(bytes, at, delimiter) {
+            mended.push_str(&text[copied..at]);
+            (copied, at) = (quote, quote);
+        }
         let closed = if bytes[at] == QUOTE { end_of_quoted(bytes, at, delimiter) } else { Some(at) };
         let end = end_of_cell(bytes, closed.unwrap_or(at), delimiter);
         if closed.is_none() {
@@ -36,6 +40,17 @@ pub fn mended(text: &str, delimiter: u8) -> Cow<'_, str> {
 fn end_of_cell(bytes: &[u8], from: usize, delimiter: u8) -> usize {
     let is_end = |byte: &u8| *byte == delimiter || matches!(byte, b'\n' | b'\r');
     bytes[from..].iter().position(is_end).map_or(bytes.len(), |length| from + length)
+}
+
+/// The quote of a cell that is quoted behind blanks, as people and some programs write it: CSV knows none there, and would cut the cell.
+fn quote_behind_blanks(bytes: &[u8], from: usize, delimiter: u8) -> Option<usize> {
+    let quote = from + bytes[from..].iter().take_while(|byte| **byte == b' ').count();
+    if quote == from || bytes.get(quote) != Some(&QUOTE) || !DELIMITERS.contains(&delimiter) {
+        return None;
+    }
+    let end = end_of_quoted(bytes, quote, delimiter)?;
+    let next = bytes[end..].iter().find(|byte| **byte != b' ');
+    next.is_none_or(|next| *next == delimiter || matches!(next, b'\n' | b'\r')).then_some(quote)
 }
 
 /// What follows the quote that ends the cell that one begins; `None` where that one is a character of the cell.
@@ -96,6 +111,8 @@ mod tests {
             ("a\t\"Rake\t3\nb\t\"Hoe\" x\t4", b'\t', "a\t\"\"\"Rake\"\t3\nb\t\"Hoe\" x\t4"),
             ("3,\",pipe\n4,\",hose\n", b',', "3,\"\"\"\",pipe\n4,\"\"\"\",hose\n"),
             ("a\t\"Rake\t3\nb\t\"\t4\n", b'\t', "a\t\"\"\"Rake\"\t3\nb\t\"\"\"\"\t4\n"),
+            // What stands before a quote is none of its cell.
+            ("a, \"b, c\"\nd, \"e\" f, g", b',', "a,\"b, c\"\nd, \"e\" f, g"),
             // The others of the text are as they were.
             ("\"a\nb\",1\n\"c,2\n\"d\ne\",3", b',', "\"a\nb\",1\n\"\"\"c\",2\n\"d\ne\",3"),
         ] {

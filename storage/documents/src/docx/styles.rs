@@ -68,10 +68,18 @@ impl Look {
     }
 }
 
+/// What a style says of itself.
+#[derive(Debug, Clone, Copy)]
+enum Said {
+    Kind(Kind),
+    /// It is text, whatever it is made from.
+    Text,
+}
+
 #[derive(Debug, Default)]
 struct Style {
     base: Option<String>,
-    kind: Option<Kind>,
+    kind: Option<Said>,
     place: Option<ListPlace>,
     look: Look,
 }
@@ -100,9 +108,15 @@ impl Styles {
         Ok(Self(styles))
     }
 
-    /// What a paragraph of this style is.
+    /// What a paragraph of this style is, perhaps as those of a style it is made from are.
     pub fn kind(&self, id: &str) -> Option<Kind> {
-        self.0.get(id)?.kind
+        match self.bases(id).find_map(|style| style.kind) {
+            Some(Said::Kind(kind)) => Some(kind),
+            // Headings are numbered, too, so that lists come last.
+            Some(Said::Text) | None => {
+                self.place(id).filter(|place| place.number.as_deref() != Some("0")).map(|_| Kind::Item)
+            }
+        }
     }
 
     /// The list of this style's paragraphs, perhaps that of a style it is made from.
@@ -124,10 +138,10 @@ impl Styles {
     }
 }
 
-fn kind(style: Node<'_, '_>) -> Option<Kind> {
+fn kind(style: Node<'_, '_>) -> Option<Said> {
     let called = child(style, "name").and_then(|node| attribute(node, "val")).unwrap_or_default().to_lowercase();
     let outline = below(style, "outlineLvl").and_then(|node| attribute(node, "val")?.parse::<u8>().ok());
-    Some(if called == "title" {
+    let kind = if called == "title" {
         Kind::Title
     } else if let Some(level) = called.strip_prefix("heading ").and_then(|level| level.parse().ok()) {
         Kind::Heading(level)
@@ -135,9 +149,9 @@ fn kind(style: Node<'_, '_>) -> Option<Kind> {
         Kind::Contents
     } else if called.contains("code") || called == "html preformatted" || called == "macro" {
         Kind::Code
-    } else if let Some(level) = outline.filter(|level| *level < 9) {
-        Kind::Heading(level + 1)
     } else {
-        below(style, "numPr").map(|_| Kind::Item)?
-    })
+        // Level 9 is that of text.
+        return outline.map(|level| if level < 9 { Said::Kind(Kind::Heading(level + 1)) } else { Said::Text });
+    };
+    Some(Said::Kind(kind))
 }

@@ -75,6 +75,21 @@ fn items_of_lists_have_their_numbers() {
 }
 
 #[test]
+fn styles_are_what_they_are_made_from() {
+    use crate::element::ElementKind;
+    let styles = r#"<w:styles NAMES>
+        <w:style w:styleId="H1"><w:name w:val="heading 1"/></w:style>
+        <w:style w:styleId="Own"><w:name w:val="Firma 1"/><w:basedOn w:val="H1"/></w:style>
+        <w:style w:styleId="Plain"><w:name w:val="Lead"/><w:basedOn w:val="Own"/><w:pPr><w:outlineLvl w:val="9"/></w:pPr></w:style>
+        </w:styles>"#;
+    let body = [styled("Own", "Rent"), styled("Plain", "It is due in May.")].concat();
+    let parsed = docx(&body, &[("word/styles.xml", styles)]);
+    let kinds: Vec<ElementKind> = parsed.elements.iter().map(|element| element.kind).collect();
+    assert_eq!(kinds.first(), Some(&ElementKind::Heading(1)));
+    assert_eq!(kinds.iter().filter(|kind| matches!(kind, ElementKind::Heading(_))).count(), 1);
+}
+
+#[test]
 fn styles_give_numbers_to_headings_and_lists() {
     let items = [styled("H1", "Rent"), styled("H2", "When"), styled("H2", "How"), styled("H1", "Heating")];
     assert_eq!(listed(&items), "I Rent\n\n1.1 When\n\n1.2 How\n\nII Heating");

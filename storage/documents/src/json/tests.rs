@@ -144,6 +144,25 @@ fn an_object_that_holds_text_is_read_without_brackets() {
 }
 
 #[test]
+fn what_is_no_json_costs_no_other_element() {
+    let found = read(r#"[{"text":"one","score":NaN},{"text":"cut \ud83d"},{"text":"two"}]"#);
+    let texts: Vec<&str> = found.iter().map(|one| one.text.as_str()).collect();
+    assert_eq!(texts, ["one", "cut \u{fffd}", "two"]);
+    assert_eq!(read("{\"text\":\"one\",\"score\":NaN}\n{\"text\":\"two\"}").len(), 2);
+}
+
+#[test]
+fn fields_that_mean_something_else_are_metadata() {
+    let found = read(
+        r#"[{"text":"Rates rose.","source":{"name":"BBC"},"title":7},{"text":"They fell.","source":3,"metadata":"{\"a\":1}","title":null}]"#,
+    );
+    assert_eq!((found[0].title.as_deref(), &found[0].source), (Some("7"), &None));
+    assert_eq!(found[0].metadata["source"]["name"], "BBC");
+    assert_eq!((&found[1].metadata["source"], &found[1].metadata["metadata"]), (&3.into(), &"{\"a\":1}".into()));
+    assert_eq!((&found[1].title, found[1].metadata.len()), (&None, 2));
+}
+
+#[test]
 fn broken_records_say_what_is_wrong() {
     let bad =
         several(r#"[{"text":5},{},7,{"content":"fine"}]"#, &RecordFields::default(), &mut |_| Ok(())).unwrap().unwrap();

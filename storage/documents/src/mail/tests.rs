@@ -44,6 +44,27 @@ fn a_mailbox_is_its_messages() {
     assert!(mailbox(HERON, &mut |_| Ok(())).unwrap_err().contains(".eml"));
 }
 
+#[test]
+fn a_line_of_a_text_ends_no_message() {
+    let mut bytes = Vec::new();
+    for message in
+        ["Subject: Lock\n\nDear all,\n\nFrom Monday on the lock is closed.\nYours\n", "Subject: Weir\n\nIt is open.\n"]
+    {
+        bytes.extend(b"From x@example.org Tue Mar  3 09:15:00 2026\n");
+        bytes.extend(message.as_bytes());
+        bytes.push(b'\n');
+    }
+    bytes.extend(b"From nobody\nSubject: Ford\n\nIt is dry.\n");
+    let mut found = Vec::new();
+    let bad = mailbox(&bytes, &mut |parsed| {
+        found.push(parsed.text);
+        Ok(())
+    });
+    assert_eq!(bad, Ok(None));
+    assert_eq!(found.len(), 3);
+    assert!(found[0].contains("From Monday on the lock is closed.\nYours"), "{:?}", found[0]);
+}
+
 /// A message of several parts: headers, and what follows them.
 fn parts(subject: &str, parts: &[(&str, &str)]) -> String {
     let mut text = format!(

@@ -1,10 +1,13 @@
 //! What pages draw, made plain for the PDF library: text and its places alone. The library draws forms (drawings within
 //! drawings) where the page begins and images as if they were text, and gives up on colours and shapes it does not know.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use pdf_extract::content::{Content, Operation};
 use pdf_extract::{Dictionary, Document, Object, ObjectId, Stream, dictionary};
+
+use super::fonts::{self, drawn_scale, is_bold, numbers};
+use super::operations;
 
 /// Forms in one another.
 const MAX_DEPTH: usize = 12;
@@ -14,8 +17,6 @@ const MAX_BYTES: usize = 400 << 20;
 /// Where a page does not say how large it is.
 const LETTER: [f32; 4] = [0.0, 0.0, 612.0, 792.0];
 const MAX_PARENTS: usize = 64;
-/// Letters of a font, twice over.
-const MAX_LETTERS: usize = 1 << 17;
 
 /// What the library does not say of the text that it shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,14 +44,25 @@ pub struct Pages {
     stage: ObjectId,
     made: Vec<ObjectId>,
     bytes_left: usize,
+    /// Fonts of the page that is open, by the names that it calls them by here.
+    fonts: BTreeMap<String, Object>,
+    /// Those on which the library gives up, and whether nothing can be read in them.
+    bad: HashMap<String, bool>,
+}
+
+/// A page as it was opened.
+pub struct Opened {
+    /// What is known of each of its shown texts, in order.
+    pub shows: Vec<Show>,
+    /// Whether it was read to its end, with all its fonts.
+    pub is_whole: bool,
 }
 
 impl Pages {
     /// `None` where it has no catalog of pages.
     pub fn of(mut document: Document) -> Option<Self> {
         let ids: Vec<ObjectId> = document.page_iter().collect();
-        widen_drawn_fonts(&mut document);
-        list_widths(&mut document);
+        fonts::mend(&mut document);
         let first = document.objects.keys().next_back().map_or(1, |id| id.0 + 1).max(document.max_id + 1);
         let (root, stage) = ((first, 0), (first + 1, 0));
         document.max_id = first + 1;
@@ -61,14 +73,15 @@ impl Pages {
             ),
         );
         document.catalog_mut().ok()?.set("Pages", Object::Reference(root));
-        Some(Self { document, ids, stage, made: Vec::new(), bytes_left: MAX_BYTES })
+        let (fonts, bad) = (BTreeMap::new(), HashMap::new());
+        Some(Self { document, ids, stage, made: Vec::new(), bytes_left: MAX_BYTES, fonts, bad })
     }
 
-    /// Makes a page the only one. Returns what is known of each of its shown texts, in order.
+    /// Makes a page the only one.
     ///
     /// # Errors
     /// Where it draws too much.
-    pub fn open(&mut self, page: ObjectId) -> Result<Vec<Show>, TooMuch> {
+    pub fn open(&mut self, page: ObjectId) -> Result<Opened, TooMuch> {
         for id in self.made.drain(..) {
             self.document.objects.remove(&id);
         }
@@ -83,23 +96,73 @@ impl Pages {
             open: Vec::new(),
             shows: Vec::new(),
             bytes_left: self.bytes_left.min(MAX_PAGE_BYTES),
+            fonts: BTreeMap::new(),
+            bad: &self.bad,
+            page: page.0,
+            is_whole: true,
         };
         let before = cleaner.bytes_left;
         let (content, resources) = cleaner.clean(&content, &resources, None, 0)?;
-        let Cleaner { mut made, next, shows, bytes_left, .. } = cleaner;
+        let Cleaner { mut made, next, shows, bytes_left, fonts, is_whole, .. } = cleaner;
+        self.fonts = fonts;
         self.bytes_left -= before - bytes_left;
         let id = (next, 0);
         made.push((id, Stream::new(Dictionary::new(), content)));
-        let media: Vec<Object> = media.unwrap_or(LETTER).into_iter().map(Object::Real).collect();
-        let page = dictionary! {
-            "Type" => "Page", "MediaBox" => media, "Resources" => resources, "Contents" => Object::Reference(id),
-        };
-        self.document.objects.insert(self.stage, Object::Dictionary(page));
+        self.set_stage(media.unwrap_or(LETTER), resources, id);
         for (id, stream) in made {
             self.document.objects.insert(id, Object::Stream(stream));
             self.made.push(id);
         }
-        Ok(shows)
+        Ok(Opened { shows, is_whole })
+    }
+
+    fn set_stage(&mut self, media: [f32; 4], resources: Dictionary, content: ObjectId) {
+        let media: Vec<Object> = media.into_iter().map(Object::Real).collect();
+        let page = dictionary! {
+            "Type" => "Page", "MediaBox" => media, "Resources" => resources, "Contents" => Object::Reference(content),
+        };
+        self.document.objects.insert(self.stage, Object::Dictionary(page));
+    }
+
+    /// Puts the fonts of the page on which the library gives up so that it reads them, or leaves out what is written in them. Whether there were
+    /// any: the page is to be opened again then.
+    pub fn mend_fonts(&mut self) -> bool {
+        let mut had = false;
+        for (name, font) in std::mem::take(&mut self.fonts) {
+            if self.is_read(font.clone()) {
+                continue;
+            }
+            had = true;
+            let known = self.document.dereference(&font).ok().and_then(|(_, font)| font.as_dict().ok());
+            let others = known.map(|font| fonts::simpler(&self.document, font)).unwrap_or_default();
+            let found = others.into_iter().find(|other| self.is_read(Object::Dictionary(other.clone())));
+            match (found, font.as_reference()) {
+                (Some(found), Ok(id)) => {
+                    // What its map says is all that it says.
+                    if !found.has(b"ToUnicode") {
+                        self.bad.insert(name, false);
+                    }
+                    self.document.objects.insert(id, Object::Dictionary(found));
+                }
+                _ => {
+                    self.bad.insert(name, true);
+                }
+            }
+        }
+        had
+    }
+
+    /// Whether the library reads every letter of a font.
+    fn is_read(&mut self, font: Object) -> bool {
+        let id = (self.document.max_id + 1, 0);
+        let letters: String = (0..=u8::MAX).map(|code| format!("{code:02x}")).collect();
+        let content = format!("BT /F 1 Tf <{letters}> Tj ET").into_bytes();
+        self.document.objects.insert(id, Object::Stream(Stream::new(Dictionary::new(), content)));
+        self.made.push(id);
+        let mut named = Dictionary::new();
+        named.set("F", font);
+        self.set_stage(LETTER, dictionary! { "Font" => named }, id);
+        fonts::is_read(&self.document)
     }
 }
 
@@ -122,12 +185,6 @@ fn inherited<'d>(document: &'d Document, page: ObjectId, key: &[u8]) -> Option<&
 /// Four numbers.
 pub fn rectangle(document: &Document, object: &Object) -> Option<[f32; 4]> {
     numbers(document, object)?.try_into().ok()
-}
-
-fn numbers(document: &Document, object: &Object) -> Option<Vec<f32>> {
-    let (_, object) = document.dereference(object).ok()?;
-    let number = |one: &Object| document.dereference(one).ok().and_then(|(_, one)| one.as_float().ok());
-    object.as_array().ok()?.iter().map(number).collect()
 }
 
 /// A matrix of the plane.
@@ -161,6 +218,18 @@ struct Cleaner<'d> {
     open: Vec<ObjectId>,
     shows: Vec<Show>,
     bytes_left: usize,
+    fonts: BTreeMap<String, Object>,
+    bad: &'d HashMap<String, bool>,
+    page: u32,
+    is_whole: bool,
+}
+
+/// A font as a page calls it. The library knows fonts of a page by their names, so that those of drawings need other ones.
+#[derive(Clone)]
+struct Font {
+    name: String,
+    /// `None` where nobody can read it.
+    show: Option<Show>,
 }
 
 /// What `q` keeps and `Q` brings back, as far as it matters.
@@ -177,7 +246,8 @@ struct Drawing<'d> {
     depth: usize,
     state: State,
     kept: Vec<State>,
-    fonts: HashMap<Vec<u8>, Option<Show>>,
+    fonts: HashMap<Vec<u8>, Option<Font>>,
+    needed: Dictionary,
     /// For each part that is open whether it is a running head or foot.
     marked: Vec<bool>,
     forms: Dictionary,
@@ -194,7 +264,8 @@ impl<'d> Cleaner<'d> {
         depth: usize,
     ) -> Result<(Vec<u8>, Dictionary), TooMuch> {
         self.bytes_left = self.bytes_left.checked_sub(content.len()).ok_or(TooMuch)?;
-        let all = Content::decode(content).map(|content| content.operations).unwrap_or_default();
+        let (all, is_whole) = operations::read(content);
+        self.is_whole &= is_whole;
         let state = State { place: place.unwrap_or(UNTURNED), font: None };
         let mut drawing = Drawing {
             resources,
@@ -202,6 +273,7 @@ impl<'d> Cleaner<'d> {
             state,
             kept: Vec::new(),
             fonts: HashMap::new(),
+            needed: Dictionary::new(),
             marked: Vec::new(),
             forms: Dictionary::new(),
             operations: place.map(Matrix::operation).into_iter().collect(),
@@ -209,9 +281,8 @@ impl<'d> Cleaner<'d> {
         for operation in all {
             self.take(operation, &mut drawing)?;
         }
-        let Drawing { forms, operations, .. } = drawing;
-        let mut needed = dictionary! { "XObject" => forms };
-        needed.set("Font", resources.get(b"Font").cloned().unwrap_or_else(|_| Dictionary::new().into()));
+        let Drawing { forms, needed, operations, .. } = drawing;
+        let needed = dictionary! { "XObject" => forms, "Font" => needed };
         Ok((Content { operations }.encode().unwrap_or_default(), needed))
     }
 
@@ -238,10 +309,15 @@ impl<'d> Cleaner<'d> {
             }
             "Tf" => {
                 let name = operands.first().and_then(|name| name.as_name().ok()).unwrap_or_default();
-                let font = self.font(name, drawing);
-                let is_known = font.is_some() && operands.get(1).is_some_and(|size| size.as_float().is_ok());
-                drawing.state.font = if is_known { font } else { drawing.state.font };
-                is_known
+                let size = operands.get(1).filter(|size| size.as_float().is_ok());
+                if let (Some(Font { name, show }), Some(size)) = (self.font(name, drawing), size) {
+                    drawing.state.font = show;
+                    if show.is_some() {
+                        let operands = vec![Object::Name(name.into_bytes()), size.clone()];
+                        drawing.operations.push(Operation::new("Tf", operands));
+                    }
+                }
+                false
             }
             "BMC" | "BDC" => {
                 let is_head = drawing.marked.last().is_some_and(|is_head| *is_head) || self.is_head(operands);
@@ -327,19 +403,39 @@ impl<'d> Cleaner<'d> {
         Ok(())
     }
 
-    fn font(&self, name: &[u8], drawing: &mut Drawing<'_>) -> Option<Show> {
+    fn font(&mut self, name: &[u8], drawing: &mut Drawing<'_>) -> Option<Font> {
         if let Some(known) = drawing.fonts.get(name) {
-            return *known;
+            return known.clone();
         }
-        let fonts = drawing.resources.get_deref(b"Font", self.document).and_then(Object::as_dict);
-        let font = fonts.and_then(|fonts| fonts.get_deref(name, self.document)).and_then(Object::as_dict);
-        let show = font.ok().map(|font| Show {
-            is_bold: is_bold(self.document, font),
+        let made = self.named(name, drawing);
+        drawing.fonts.insert(name.to_vec(), made.clone());
+        made
+    }
+
+    /// A font of a drawing by a name of its own.
+    fn named(&mut self, name: &[u8], drawing: &mut Drawing<'_>) -> Option<Font> {
+        let document = self.document;
+        let fonts = drawing.resources.get_deref(b"Font", document).and_then(Object::as_dict).ok()?;
+        let object = fonts.get(name).ok()?;
+        let font = document.dereference(object).ok()?.1.as_dict().ok()?;
+        // One that stands in the resources is of these alone.
+        let (called, object, font) = match object.as_reference() {
+            Ok(id) => (format!("G{}-{}", id.0, id.1), object.clone(), font.clone()),
+            Err(_) => {
+                let font = fonts::mended(document, font).unwrap_or_else(|| font.clone());
+                (format!("D{}-{}", self.page, self.fonts.len()), Object::Dictionary(font.clone()), font)
+            }
+        };
+        let show = Show {
+            is_bold: is_bold(document, &font),
             is_head: false,
-            scale: drawn_scale(self.document, font).unwrap_or(1.0),
-        });
-        drawing.fonts.insert(name.to_vec(), show);
-        show
+            scale: drawn_scale(document, &font).unwrap_or(1.0),
+        };
+        let bad = self.bad.get(&called).copied();
+        self.is_whole &= bad.is_none();
+        drawing.needed.set(called.clone(), object.clone());
+        self.fonts.insert(called.clone(), object);
+        Some(Font { name: called, show: Some(show).filter(|_| bad != Some(true)) })
     }
 
     /// Tagged files say what is no part of the text.
@@ -347,87 +443,5 @@ impl<'d> Cleaner<'d> {
         let is = |object: &Object, name: &[u8]| object.as_name().is_ok_and(|is| is == name);
         let [tag, Object::Dictionary(about)] = operands else { return false };
         is(tag, b"Artifact") && about.get_deref(b"Type", self.document).is_ok_and(|kind| is(kind, b"Pagination"))
-    }
-}
-
-/// By its name, as nothing else tells it reliably.
-fn is_bold(document: &Document, font: &Dictionary) -> bool {
-    let Ok(name) = font.get_deref(b"BaseFont", document).and_then(Object::as_name) else { return false };
-    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-    ["bold", "black", "heavy", "demi", "cmbx", "sfbx", "nimbussanl-bold"].iter().any(|part| name.contains(part))
-}
-
-/// The first of a drawn font's matrix: its widths times it are ems.
-fn drawn_unit(document: &Document, font: &Dictionary) -> Option<f32> {
-    let is_drawn = font.get_deref(b"Subtype", document).and_then(Object::as_name).is_ok_and(|kind| kind == b"Type3");
-    let matrix = font.get(b"FontMatrix").ok().filter(|_| is_drawn).and_then(|matrix| numbers(document, matrix))?;
-    matrix.first().copied().filter(|unit| unit.is_normal())
-}
-
-/// The em of a font that is drawn, as its letters are wide: some are one unit large, and the page is scaled.
-fn drawn_scale(document: &Document, font: &Dictionary) -> Option<f32> {
-    drawn_unit(document, font)?;
-    let widths = numbers(document, font.get(b"Widths").ok()?)?;
-    let widths: Vec<f32> = widths.into_iter().filter(|width| *width > 0.0).collect();
-    // Their widths are in thousandths by now.
-    let em = 2.0 * widths.iter().sum::<f32>() / widths.len().max(1) as f32 / 1000.0;
-    Some(em).filter(|em| em.is_normal() && !(0.4..2.5).contains(em))
-}
-
-/// The library misreads a width that is given for several letters at once, so that each gets its own.
-pub fn list_widths(document: &mut Document) {
-    let mut listed = Vec::new();
-    for (id, object) in &document.objects {
-        let widths = object.as_dict().and_then(|font| font.get_deref(b"W", document)).and_then(Object::as_array);
-        let Ok(widths) = widths else { continue };
-        if let Some(list) = each_width(document, widths) {
-            listed.push((*id, list));
-        }
-    }
-    for (id, list) in listed {
-        if let Ok(font) = document.get_object_mut(id).and_then(Object::as_dict_mut) {
-            font.set("W", list);
-        }
-    }
-}
-
-/// `[1 [500 600] 7 9 500]` as `[1 [500 600] 7 [500 500 500]]`; `None` where it is so already.
-fn each_width(document: &Document, widths: &[Object]) -> Option<Vec<Object>> {
-    let plain = |object: &Object| document.dereference(object).ok().map(|(_, object)| object.clone());
-    let mut list = Vec::new();
-    let mut letters = 0;
-    let mut is_changed = false;
-    let mut rest = widths.iter();
-    while let (Some(first), Some(next)) = (rest.next(), rest.next()) {
-        let (first, next) = (plain(first)?, plain(next)?);
-        if matches!(next, Object::Array(_)) {
-            list.extend([first, next]);
-            continue;
-        }
-        let width = plain(rest.next()?)?;
-        let count = usize::try_from(next.as_i64().ok()?.checked_sub(first.as_i64().ok()?)?.checked_add(1)?).ok()?;
-        letters += count.min(MAX_LETTERS + 1);
-        if letters > MAX_LETTERS {
-            return None;
-        }
-        list.extend([first, Object::Array(vec![width; count])]);
-        is_changed = true;
-    }
-    is_changed.then_some(list)
-}
-
-/// The library takes the widths of fonts that are drawn to be thousandths, whatever their matrix says.
-fn widen_drawn_fonts(document: &mut Document) {
-    let mut widened = Vec::new();
-    for (id, object) in &document.objects {
-        let Ok(font) = object.as_dict() else { continue };
-        let Some(unit) = drawn_unit(document, font) else { continue };
-        let Some(widths) = font.get(b"Widths").ok().and_then(|widths| numbers(document, widths)) else { continue };
-        widened.push((*id, widths.into_iter().map(|width| Object::Real(width * unit * 1000.0)).collect::<Vec<_>>()));
-    }
-    for (id, widths) in widened {
-        if let Ok(font) = document.get_object_mut(id).and_then(Object::as_dict_mut) {
-            font.set("Widths", widths);
-        }
     }
 }

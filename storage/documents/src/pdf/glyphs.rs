@@ -8,6 +8,8 @@ use super::content::Show;
 pub const BLANK: f32 = 0.13;
 /// How far a letter may begin before the last one's end: accents are put above letters by that.
 const BACK: f32 = 0.6;
+/// So many letters without a meaning, one after the other, are a word.
+const UNKNOWN: usize = 4;
 /// Letters of other directions are brought to this many degrees.
 const DEGREES: i16 = 10;
 
@@ -45,6 +47,10 @@ pub struct Glyphs<'s> {
     is_spaced: bool,
     /// Where the last letter began.
     last: f32,
+    /// Letters one after the other whose font does not say what they are.
+    streak: usize,
+    /// Places with such.
+    pub unknown: usize,
     glyphs_left: usize,
     pieces_left: usize,
 }
@@ -58,6 +64,8 @@ impl<'s> Glyphs<'s> {
             is_open: false,
             is_spaced: false,
             last: 0.0,
+            streak: 0,
+            unknown: 0,
             glyphs_left,
             pieces_left,
         }
@@ -78,8 +86,12 @@ impl<'s> Glyphs<'s> {
             let (size, gap) = (glyph.size, glyph.left - piece.right);
             let is_level = piece.angle == glyph.angle && (piece.base - glyph.base).abs() < 0.05 * size;
             let is_alike = (piece.size - size).abs() < 0.02 * size && piece.is_head == glyph.is_head;
-            // Bold letters are made by writing them twice.
-            if is_level && (begins - self.last).abs() < 0.1 * size && piece.text.ends_with(&glyph.text) {
+            // Bold letters are made by writing them twice. What has no width says nothing of that.
+            if is_level
+                && glyph.right > begins
+                && (begins - self.last).abs() < 0.1 * size
+                && piece.text.ends_with(&glyph.text)
+            {
                 return;
             }
             let back = if glyph.text.chars().any(is_rightward) { BLANK } else { BACK };
@@ -119,6 +131,9 @@ impl OutputDev for Glyphs<'_> {
             return Err(OutputError::FormatError(std::fmt::Error));
         }
         self.glyphs_left -= 1;
+        // Blanks often have no meaning.
+        self.streak = if text.is_empty() { self.streak + 1 } else { 0 };
+        self.unknown += usize::from(self.streak == UNKNOWN);
         let text = plain(text);
         if text.trim().is_empty() {
             if !text.is_empty() {

@@ -1,5 +1,5 @@
 //! Running heads and feet: what stands at the top or bottom of several pages. An author's text must not go with them, so that these are left
-//! out only where a white gap divides them from the text, or their number is the page's.
+//! out only where a white gap divides them from the text, or their number is the page's and no title's.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,6 +16,13 @@ const AWAY: f32 = 1.0;
 /// It is not larger than the text by this.
 const TITLE: f32 = 1.15;
 const MOST_BYTES: usize = 250;
+/// A gap of this many ems, or a stroke, parts the page's number from other words.
+const LONE: f32 = 1.5;
+const STROKES: [char; 3] = ['|', '·', '•'];
+/// A number beside words is the page's if it is that many pages from it at most: those of invoices are further away.
+const FAR: usize = 50;
+/// Words beside a number that are no title's: `Question 1`.
+const MANY_WORDS: usize = 3;
 
 /// A row that may be one.
 struct Edge {
@@ -29,8 +36,8 @@ struct Edge {
     is_top: bool,
     /// A gap divides it from the text.
     is_apart: bool,
-    /// It begins or ends with its first or last number.
-    is_numbered: bool,
+    /// Numbers that stand by themselves.
+    lone: Vec<usize>,
 }
 
 /// Takes them out of pages, whose rows are from the top. Returns how many pages had any.
@@ -97,9 +104,14 @@ fn at_edges(page: usize, rows: &[Row], edges: &mut Vec<Edge>) {
                 break;
             }
             let (words, numbers) = without_numbers(&text);
-            let is_numbered = !numbers.is_empty() && (words.starts_with('#') || words.ends_with('#'));
+            // A title's number may grow as the page's does, and it is no head for that.
+            let is_title = row.size >= TITLE * usual_size && words.contains(char::is_alphabetic) && !says_page(&words);
+            if is_title {
+                continue;
+            }
+            let lone = lone_numbers(row);
             let Row { base, size, .. } = *row;
-            edges.push(Edge { page, row: index, base, size, words, numbers, is_top, is_apart, is_numbered });
+            edges.push(Edge { page, row: index, base, size, words, numbers, is_top, is_apart, lone });
         }
     }
 }
@@ -124,6 +136,17 @@ fn without_numbers(text: &str) -> (String, Vec<usize>) {
         words.push(letter);
     }
     (words.trim().to_owned(), numbers)
+}
+
+/// Numbers that a gap or a stroke parts from what stands beside them, as it parts pages' numbers from heads.
+fn lone_numbers(row: &Row) -> Vec<usize> {
+    let number = |part: &str| {
+        let part = part.trim_matches(|letter: char| letter.is_whitespace() || "-–—[]".contains(letter));
+        let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number { part.parse().ok() } else { roman(part) }
+    };
+    let cells = row.cells(LONE);
+    cells.iter().flat_map(|cell| cell.text.split(STROKES)).filter_map(number).collect()
 }
 
 fn roman(text: &str) -> Option<usize> {
@@ -161,13 +184,24 @@ fn repeated<'e>(edges: &[&'e Edge]) -> Vec<&'e Edge> {
         all.values().max().copied().unwrap_or(0) * 5 >= edges.len() * 4
     };
     let slots = 0..first.numbers.len();
-    let has_page = slots.clone().any(|slot| follows(slot) && !is_same(slot));
+    let are_most = |is: &dyn Fn(&Edge) -> bool| edges.iter().filter(|edge| is(edge)).count() * 2 > edges.len();
+    let is_page = |slot: usize| follows(slot) && !is_same(slot);
+    let is_lone = |slot: usize| are_most(&|edge| edge.numbers.get(slot).is_some_and(|at| edge.lone.contains(at)));
+    let is_near =
+        |slot: usize| are_most(&|edge| edge.numbers.get(slot).is_some_and(|at| at.abs_diff(edge.page) <= FAR));
+    let has_page = slots.clone().any(is_page);
     let are_explained = slots.clone().all(|slot| is_same(slot) || follows(slot));
-    let has_pattern = has_page && (says_page(&first.words) || first.words.contains("#/#"));
-    let is_enough = pages.len() >= LEAST_PAGES || (pages.len() == 2 && has_pattern);
-    let is_apart = edges.iter().filter(|edge| edge.is_apart).count() * 2 > edges.len();
+    let has_pattern = says_page(&first.words) || first.words.contains("#/#");
+    let is_enough = pages.len() >= LEAST_PAGES || (pages.len() == 2 && has_page && has_pattern);
+    let is_apart = are_most(&|edge| edge.is_apart);
     let is_text = first.words.chars().any(|letter| letter != '#');
-    if is_enough && are_explained && (has_page || (is_apart && is_text)) { edges } else { Vec::new() }
+    let names = first.words.split_whitespace().filter(|word| word.contains(char::is_alphabetic)).count();
+    // What has a number beside it may be a title, and the number what people look for: `Invoice 1001`.
+    let is_long = is_apart && (!first.is_top || names >= MANY_WORDS);
+    let has_own =
+        |slot: usize| is_page(slot) && (is_lone(slot) && (is_near(slot) || names != 1) || is_long && is_near(slot));
+    let is_head = if has_page { has_pattern || slots.clone().any(has_own) } else { is_apart && is_text };
+    if is_enough && are_explained && is_head { edges } else { Vec::new() }
 }
 
 fn says_page(words: &str) -> bool {
@@ -180,9 +214,11 @@ fn says_page(words: &str) -> bool {
 /// Heads that name a chapter, and so are not the same everywhere, have the page's number at their outer end.
 fn numbered(edges: &[Edge], is_top: bool) -> Vec<&Edge> {
     let mut beyond: HashMap<usize, Vec<&Edge>> = HashMap::new();
-    for edge in edges.iter().filter(|edge| edge.is_top == is_top && edge.is_numbered) {
-        let first = edge.numbers.first().filter(|_| edge.words.starts_with('#'));
-        let last = edge.numbers.last().filter(|_| edge.words.ends_with('#'));
+    for edge in edges.iter().filter(|edge| edge.is_top == is_top) {
+        // Beside a title's number there is no gap: `1. Goals`, `1 January`.
+        let is_lone = |number: &&usize| edge.lone.contains(number) || says_page(&edge.words);
+        let first = edge.numbers.first().filter(|_| edge.words.starts_with('#')).filter(is_lone);
+        let last = edge.numbers.last().filter(|_| edge.words.ends_with('#')).filter(is_lone);
         let beyonds: HashSet<usize> =
             first.into_iter().chain(last).map(|number| number.wrapping_sub(edge.page)).collect();
         for number in beyonds {

@@ -283,12 +283,62 @@ fn drawings_within_a_page_are_read_in_their_place() {
 #[test]
 fn a_bad_page_costs_itself_alone() {
     let (good, bad) = (line(60.0, 700.0, "Good."), sized(60.0, 700.0, 10.0, "F3", "Bad."));
-    let font = "<</Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /NoSuchEncoding>>";
+    let font = "<</Type /Font /Subtype /Type0 /BaseFont /Helvetica /Encoding /Identity-H>>";
     let resources = "/Resources <</Font <</F3 5 0 R>>>>";
     let parsed = read(&file(&[(&good, ""), (&bad, resources)], &[font], "")).unwrap();
     assert_eq!(parsed.text, "Good.");
     assert_eq!(parsed.left_out, ["1 page that could not be read to the end"]);
     assert!(read(&file(&[(&bad, resources)], &[font], "")).unwrap_err().contains("damaged"));
+}
+
+#[test]
+fn fonts_that_others_read_are_read() {
+    let map = stream("", "1 beginbfrange <41> <42> <006600660069> endbfrange");
+    let widths = format!("/TrueType /BaseFont /Arial /FirstChar 32 /LastChar 255 /Widths [{}]", "500 ".repeat(95));
+    for (font, expected) in [
+        (widths.as_str(), "AB 1100 had"),
+        ("/Type1 /BaseFont /Helvetica /Encoding /StandardEncoding", "AB 1100 had"),
+        ("/TrueType /BaseFont /Arial /Encoding /Identity-H", "AB 1100 had"),
+        (
+            "/Type1 /BaseFont /Arial /Encoding <</BaseEncoding /StandardEncoding /Differences [65 /C 300 /D]>>",
+            "CB 1100 had",
+        ),
+        ("/TrueType /BaseFont /Arial /ToUnicode 6 0 R", "ffiffj 1100 had"),
+    ] {
+        let font = format!("<</Type /Font /Subtype {font}>>");
+        let content = line(60.0, 680.0, "Below.") + &sized(60.0, 700.0, 10.0, "F3", "AB 1100 had");
+        let resources = "/Resources <</Font <</F1 3 0 R /F3 5 0 R>>>>";
+        let parsed = read(&file(&[(&content, resources)], &[&font, &map], "")).unwrap();
+        assert!(parsed.text.starts_with(expected) && parsed.text.ends_with("Below."), "{font}: {:?}", parsed.text);
+        assert_eq!(parsed.left_out, [""; 0], "{font}");
+    }
+}
+
+#[test]
+fn drawings_have_fonts_of_their_own() {
+    let content = line(60.0, 700.0, "Above.") + "/Form Do\n";
+    let form = stream(
+        "/Type /XObject /Subtype /Form /Resources <</Font <</F1 6 0 R>>>>",
+        "BT /F1 10 Tf 1 0 0 1 60 600 Tm (A) Tj ET",
+    );
+    let font = "<</Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding <</Differences [65 /Z]>>>>";
+    let resources = "/Resources <</Font <</F1 3 0 R>> /XObject <</Form 5 0 R>>>>";
+    let parsed = read(&file(&[(&content, resources)], &[&form, font], "")).unwrap();
+    assert_eq!(parsed.text, "Above.\n\nZ");
+}
+
+#[test]
+fn letters_without_a_meaning_are_told() {
+    let font = "<</Type /Font /Subtype /Type0 /BaseFont /X /Encoding /Identity-H /DescendantFonts [6 0 R]>>";
+    let descendant = "<</Type /Font /Subtype /CIDFontType2 /BaseFont /X /FontDescriptor <<>>>>";
+    let content = "BT /F3 10 Tf 1 0 0 1 60 700 Tm <00410042004300440045> Tj ET\n";
+    let resources = "/Resources <</Font <</F1 3 0 R /F3 5 0 R>>>>";
+    let more = [font, descendant];
+    assert!(read(&file(&[(content, resources)], &more, "")).unwrap_err().contains("which letters"));
+    let beside = content.to_owned() + &line(60.0, 600.0, "Beside.");
+    let parsed = read(&file(&[(&beside, resources)], &more, "")).unwrap();
+    assert_eq!(parsed.text, "Beside.");
+    assert_eq!(parsed.left_out, ["letters whose font does not say what they are, on 1 page"]);
 }
 
 #[test]
@@ -327,11 +377,43 @@ fn titles_and_lone_texts_that_repeat_are_no_heads() {
 }
 
 #[test]
+fn titles_that_are_numbered_as_pages_are_no_heads() {
+    let read_all = |titles: &[String], size: f32| {
+        let body = |bird: &str| {
+            let lines =
+                [format!("Seven {bird} stood beside the lock in May,"), format!("and all {bird} left in June.")];
+            column(60.0, 700.0, &[&lines[0], &lines[1]])
+        };
+        let birds = ["herons", "owls", "cranes", "rooks"];
+        let page = |(title, bird): (&String, &str)| sized(60.0, 780.0, size, "F1", title) + &body(bird);
+        let pages: Vec<String> = titles.iter().zip(birds).map(page).collect();
+        let pages: Vec<(&str, &str)> = pages.iter().map(|page| (page.as_str(), "")).collect();
+        read(&file(&pages, &[], "")).unwrap()
+    };
+    for size in [10.0, 24.0] {
+        let invoices: Vec<String> = (1001..1005).map(|number| format!("Invoice {number}")).collect();
+        let days: Vec<String> = (1..5).map(|day| format!("{day} January")).collect();
+        let names = ["Goals", "Method", "Data", "Results"];
+        let slides: Vec<String> = (1..).zip(names).map(|(at, name)| format!("{at}. {name}")).collect();
+        for titles in [invoices, days, slides] {
+            let parsed = read_all(&titles, size);
+            assert!(titles.iter().all(|title| parsed.text.contains(title)), "{titles:?} in {:?}", parsed.text);
+            assert_eq!(parsed.left_out.len(), 0);
+        }
+    }
+    // A page's number stands away from the words, or says what it is.
+    for words in ["Rules |", "Page"] {
+        let heads: Vec<String> = (1..5).map(|page| format!("{words} {page}")).collect();
+        assert!(!read_all(&heads, 10.0).text.contains(words), "{words}");
+    }
+}
+
+#[test]
 fn widths_of_several_letters_are_widths_of_each() {
     let widths = "[1 [500 600] 7 9 550]";
     let bytes = file(&[(&line(60.0, 700.0, "A."), "")], &[&format!("<</Subtype /CIDFontType2 /W {widths}>>")], "");
     let mut document = Document::load_mem(&bytes).unwrap();
-    content::list_widths(&mut document);
+    fonts::list_widths(&mut document);
     let font = document.get_dictionary((5, 0)).unwrap();
     assert_eq!(format!("{:?}", font.get(b"W").unwrap()), "[1 [500 600] 7 [550 550 550]]");
 }
