@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_actors::Caller;
+use ragstone_actors::admission::turns::ComputeTime;
 use ragstone_actors::engine::{DecodeSpec, Decoded, Engine, EngineOptions, Job, Lookup, Urgency};
 use ragstone_actors::fusion::LayerLoads;
 use ragstone_actors::prefill::Selection;
@@ -213,6 +214,7 @@ fn rate(engine: &Engine, prompt: &[u32], answer: &[u32], streams: usize, lookup:
         queued: Stopwatch::start(),
         within: Duration::from_secs(3600),
         hold: None,
+        computed: ComputeTime::default(),
     };
     engine.submit(job, Urgency::Answer)?;
     prefilled.blocking_recv().map_err(|_| broke())?.map_err(|_| broke())?;
