@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use super::composed::searched;
 use super::fusion::Ranking;
 use super::query::{Scored, leave_out_chance};
 use super::schema::{Brief, StoredPassage};
@@ -134,7 +135,8 @@ impl Words {
             word.chars().flat_map(char::to_lowercase).for_each(|c| c.hash(&mut hasher));
             hasher.finish()
         };
-        let words = text.split(|c: char| !c.is_alphanumeric() || is_dense(c)).filter(|word| !word.is_empty());
+        let plain = searched(text);
+        let words = plain.split(|c: char| !c.is_alphanumeric() || is_dense(c)).filter(|word| !word.is_empty());
         let mut words: Vec<u64> = words.map(hash).collect();
         // A clause of a script without blanks is not one word: two editions would share none.
         words.extend(scripts::stored(text).iter().flat_map(|terms| terms.split(' ')).map(hash));

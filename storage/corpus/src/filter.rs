@@ -11,7 +11,8 @@
 //! {"type": "not", "filter": {...}}
 //! ```
 //! Equal means: the same text, or the same number, where a text that is a number equals it. Two integers are the same only if all of their
-//! digits are, however many there are; 1 is the same as 1.0. Order is that of numbers where both are ones, or that of the bytes of two
+//! digits are, however many there are; 1 is the same as 1.0. Two texts are the same in whichever form of Unicode their letters are written: a file
+//! system may keep `Übung` as it was not typed. Order is that of numbers where both are ones, or that of the bytes of two
 //! texts, which is the order of dates as ISO 8601 writes them. An entry that is a list is met by any of its elements. `ne` and `nin` are the
 //! opposites of `eq` and `in`, so that they are also met where there is no such entry.
 //!
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 use self::number::Number;
 pub(super) use self::predicate::predicate;
@@ -85,6 +87,7 @@ enum Part {
 
 impl Part {
     fn is_in(self, text: &str, part: &str) -> bool {
+        let text = nfc(text);
         match self {
             Self::Prefix => text.starts_with(part),
             Self::Suffix => text.ends_with(part),
@@ -199,10 +202,15 @@ impl Order {
     }
 }
 
+/// A text as it is compared.
+fn nfc(text: &str) -> Cow<'_, str> {
+    if is_nfc(text) { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect()) }
+}
+
 /// Two texts are equal where they are the same text: `007` is not `7`.
 fn equal(value: &Value, wanted: &Scalar) -> bool {
     match (value, wanted) {
-        (Value::String(text), Scalar::Text(wanted)) => text == wanted,
+        (Value::String(text), Scalar::Text(wanted)) => nfc(text) == *wanted,
         (Value::String(text), Scalar::Number(wanted)) => Number::read(text) == Some(*wanted),
         (Value::String(text), Scalar::Bool(wanted)) => text.parse() == Ok(*wanted),
         (Value::Number(value), Scalar::Number(wanted)) => Number::of(value) == Some(*wanted),
@@ -229,7 +237,7 @@ fn compare(value: &Value, bound: &Scalar) -> Option<Ordering> {
     };
     match (as_number, bound_number, value, bound) {
         (Some(value), Some(bound), ..) => value.partial_cmp(&bound),
-        (_, _, Value::String(text), Scalar::Text(bound)) => Some(text.as_str().cmp(bound)),
+        (_, _, Value::String(text), Scalar::Text(bound)) => Some((*nfc(text)).cmp(bound)),
         _ => None,
     }
 }
@@ -341,7 +349,7 @@ fn key(given: &Value, at: &str) -> Result<String> {
 
 fn scalar(given: &Value, at: &str) -> Result<Scalar> {
     let scalar = match given {
-        Value::String(text) if text.len() <= MAX_VALUE_BYTES => Some(Scalar::Text(text.clone())),
+        Value::String(text) if text.len() <= MAX_VALUE_BYTES => Some(Scalar::Text(nfc(text).into_owned())),
         Value::Number(given) => Number::of(given).map(Scalar::Number),
         Value::Bool(given) => Some(Scalar::Bool(*given)),
         _ => None,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::candidates::{StoredHit, told};
+use super::composed::composed;
 use super::search::{self, Outcome, Searched, Took};
 use super::table::Collection;
 use super::{Corpus, Hit, SearchMode, SearchOptions};
@@ -32,6 +33,9 @@ impl Corpus {
         provisional: &mut (dyn FnMut(Vec<Hit>) + Send),
     ) -> Result<Searched> {
         let table = self.find(collection).await?;
+        // As keyboards write it, from wherever it was copied.
+        let composed = composed(query);
+        let query: &str = &composed;
         if query.trim().is_empty() || options.top_k == 0 {
             return Ok(Searched::default());
         }

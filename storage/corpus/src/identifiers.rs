@@ -11,6 +11,7 @@ mod normal;
 use std::collections::BTreeSet;
 
 use self::normal::{BORDER, Normal, WHOLE};
+use super::composed::searched;
 use super::scripts::{self, is_dense, narrow};
 use super::words::is_function_word;
 
@@ -67,7 +68,7 @@ impl Identifiers {
         if query.len() > MOST_QUERY_BYTES {
             return Self::default();
         }
-        let query: String = query.chars().map(narrow).collect();
+        let query: String = searched(query).chars().map(narrow).collect();
         let tokens = tokens(&query);
         // Of a query in capitals, or one written as a title, capitals say nothing.
         let capitals = tokens.iter().filter(|token| token.word.starts_with(char::is_uppercase)).count();
@@ -489,6 +490,11 @@ mod tests {
         }
         assert_eq!(has("PPR-1670 and PPR-1671", "PPR-1670 alone"), 0.5);
         assert_eq!(has("PPR-1670", ""), 0.0);
+        assert_eq!(
+            has("Is PPR\u{200b}-1670 there?", "Part PPR-16\u{ad}70 is of brass."),
+            1.0,
+            "with invisible characters"
+        );
         assert_eq!(has("the cached schedule coordinator of 1.2.3x9", "CachedScheduleCoordinator of 7.7.7"), 0.5);
     }
 

@@ -17,6 +17,7 @@ mod candidates;
 mod changing;
 mod checks;
 mod chunk;
+mod composed;
 mod course;
 mod damaged;
 mod disk;

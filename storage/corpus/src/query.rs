@@ -16,6 +16,7 @@ use lancedb::query::{Query, QueryBase, Select, VectorQuery};
 use ragstone_env::Env;
 
 use super::candidates::Similarities;
+use super::composed::{other_words, searched};
 use super::disk::{caught, failed};
 use super::filter::{self, Filter};
 use super::identifiers::Identifiers;
@@ -37,8 +38,10 @@ pub(super) const DEEPER: usize = 4;
 pub(super) const MAX_CANDIDATES: usize = 10_000;
 /// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
 pub(super) const PROBES: usize = 32;
-/// Passages that are looked at of those which have an identifier somewhere within their words.
-const MOST_LITERAL: usize = 50;
+/// Passages that are looked at of those which have an identifier somewhere within their words: so many at a time, until one has it as it stands.
+const LITERAL_TOGETHER: usize = 50;
+/// Of them in all: `1.2.3` is a part of every address `10.1.2.3`.
+const MOST_LITERAL: usize = 2_000;
 
 /// One search's passages, by the numbers of their rows, and their scores.
 pub(super) type Rows = Vec<(u64, f32)>;
@@ -202,7 +205,9 @@ pub(super) async fn matching_query(
     (query, filter): (&str, Option<&Filter>),
 ) -> Query {
     let of = |column: &str, words: String| MatchQuery::new(words).with_column(Some(column.to_owned()));
-    let words = of("content", query.to_owned());
+    // A word with `İ` stands with a dot in the index, and what is meant may be written without.
+    let plain = searched(query);
+    let words = of("content", [query].into_iter().chain(other_words(query, &plain)).collect::<Vec<_>>().join(" "));
     // Where that cannot be looked up, the words between blanks are still there.
     let has_terms = collection.has_terms().await.unwrap_or_else(|error| {
         tracing::warn!(collection = collection.name, %error, "its words of scripts without blanks are not searched");
@@ -238,8 +243,13 @@ pub(super) async fn named(
     keep_named(&mut found, identifiers);
     if found.is_empty() && !literal.is_empty() {
         let rows = having(collection, snapshot, (&literal, filter)).await?;
-        [found] = briefs.of(snapshot, [&rows]).await?;
-        keep_named(&mut found, identifiers);
+        for some in rows.chunks(LITERAL_TOGETHER) {
+            [found] = briefs.of(snapshot, [&some.to_vec()]).await?;
+            keep_named(&mut found, identifiers);
+            if !found.is_empty() {
+                break;
+            }
+        }
     }
     Ok(found)
 }

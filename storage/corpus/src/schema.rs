@@ -15,7 +15,7 @@
 //! tokenizer    utf8            whose ids `token_ids` are
 //! token_ids    list<uint32>    the passage as it stands in a prompt
 //! vector       float32[d]      embedding of `content`, unit length
-//! terms        utf8, nullable  words of scripts without blanks, see `scripts.rs`; null where there are none; tables of earlier versions have no such
+//! terms        utf8, nullable  words that the text index does not have, see `scripts.rs`; null where there are none; tables of earlier versions have no such
 //!                              column
 //! ```
 //! The schema's metadata names the format (`ragstone.format`) and the embedding model (`ragstone.embedding`).

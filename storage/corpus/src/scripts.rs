@@ -3,14 +3,20 @@
 //! A text index that cuts at blanks has whole clauses of these as its words, and finds none. Here they are cut into pairs of neighbouring
 //! characters, which need no dictionary, are the same in a question and in a passage whatever stands around them, and say more than the
 //! characters alone ("Overlapping bigrams", as Lucene's `CJKAnalyzer` has them). They stand in a column of their own, beside the words.
+//!
+//! So do words of other scripts that the text index cuts as they are written (`composed.rs`).
 
 use std::collections::HashSet;
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::composed::{other_words, searched};
+
 /// Terms of a query, at most: those of a page of text.
 const MOST_ASKED: usize = 256;
+/// A word of so many letters is found without its accents, too. Those of shorter ones are small words of other languages: `dès` is no `des`.
+const LEAST_PLAIN: usize = 5;
 /// A Korean word of so many syllables may be one syllable and a particle.
 const SHORT_HANGUL: usize = 3;
 
@@ -61,17 +67,27 @@ fn is_of_word(c: char) -> bool {
     c.is_alphanumeric() || is_dense(c)
 }
 
-/// What a passage's words are beside those between blanks; `None` of a text in scripts with blanks.
+/// What a passage's words are beside those between blanks; `None` of a text in scripts with blanks whose words the text index has as they are searched.
 pub(super) fn stored(text: &str) -> Option<String> {
     let mut terms = Vec::new();
-    each(text, false, &mut |term| terms.push(term));
+    let searched = searched(text);
+    each(&searched, false, &mut |term| terms.push(term));
+    for word in other_words(text, &searched).filter(|word| word.chars().count() > 1 && !word.contains(is_dense)) {
+        each(word, true, &mut |term| {
+            let plain: String = term.nfd().filter(|c| !matches!(c, '\u{300}'..='\u{36f}')).collect();
+            if plain != term && plain.chars().count() >= LEAST_PLAIN {
+                terms.push(plain);
+            }
+            terms.push(term);
+        });
+    }
     (!terms.is_empty()).then(|| terms.join(" "))
 }
 
 /// What to look for among [`stored`] terms: each once, those between blanks included, as a passage may have them beside its characters.
 pub(super) fn asked(query: &str) -> String {
     let (mut known, mut terms) = (HashSet::new(), Vec::new());
-    each(query, true, &mut |term| {
+    each(&searched(query), true, &mut |term| {
         if terms.len() < MOST_ASKED && known.insert(term.clone()) {
             terms.push(term);
         }
@@ -154,6 +170,18 @@ mod tests {
         {
             assert_eq!(stored(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn words_that_the_text_index_cuts_as_they_are_written_are_terms() {
+        let terms = |text| stored(text).unwrap_or_default();
+        assert_eq!(terms("Alte Fahrra\u{308}der im Keller"), "fahrrader fahrräder");
+        assert_eq!(terms("De\u{300}s le the\u{301} a\u{300} la"), "dès thé");
+        assert_eq!(terms("Donau\u{ad}dampf\u{ad}schiff"), "donaudampfschiff");
+        assert_eq!(terms("İstanbul'da"), "istanbul");
+        assert_eq!(asked("İstanbul"), "istanbul");
+        assert_eq!(asked("Fahrräder"), "fahrräder");
+        assert_eq!(terms("自\u{200b}行车"), terms("自行车"));
     }
 
     #[test]

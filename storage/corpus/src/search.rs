@@ -188,11 +188,11 @@ async fn search_from(
 
 /// How many candidates to ask for next, if there may be more than these.
 fn deeper((by_vector, by_text): (&Rows, &Rows), depth: usize, options: &SearchOptions) -> Option<usize> {
-    let deeper = depth.saturating_mul(DEEPER);
+    let deeper = depth.saturating_mul(DEEPER).min(MAX_CANDIDATES);
     // Behind the first that is not similar enough there is none that is.
     let is_below = |bound: f32| by_vector.iter().any(|(_, similarity)| *similarity < bound);
     let may_be_more = by_vector.len().max(by_text.len()) >= depth && !options.min_similarity.is_some_and(is_below);
-    (may_be_more && deeper <= MAX_CANDIDATES).then_some(deeper)
+    (may_be_more && deeper > depth).then_some(deeper)
 }
 
 /// Where vectors are, and the query's.
@@ -321,4 +321,21 @@ pub(super) async fn in_stages(
 /// Candidates of each search.
 fn depth(top_k: usize) -> usize {
     top_k.saturating_mul(CANDIDATES_PER_HIT).max(MIN_CANDIDATES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_goes_as_deep_as_it_may() {
+        let (mut depth, mut depths) = (100, vec![100]);
+        let found = |depth: usize| (0..depth as u64).map(|row| (row, 1.0)).collect::<Rows>();
+        while let Some(next) = deeper((&found(depth), &Rows::new()), depth, &SearchOptions::default()) {
+            depths.push(next);
+            depth = next;
+        }
+        assert_eq!(depths, [100, 400, 1_600, 6_400, MAX_CANDIDATES]);
+        assert_eq!(deeper((&found(99), &Rows::new()), 100, &SearchOptions::default()), None, "there are no more");
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::composed::searched;
+use super::relevance::is_small_word;
 use super::scripts::{self, is_dense};
 use super::table::text_index;
 
@@ -66,6 +68,8 @@ const FUNCTION_PARTS: &[&str] = &[
     "กี่",
     "ไหม",
 ];
+/// Of other languages so many small words make a sentence: one alone may be a name's, or a word of another language (`war memorial`, `Los Angeles`).
+const SMALL_WORDS: usize = 2;
 /// Characters of a word in these scripts, about.
 const DENSE_WORD: usize = 3;
 
@@ -75,16 +79,21 @@ pub(super) struct Keywords(HashSet<String>);
 impl Keywords {
     /// `None` where it is something else.
     pub fn of(query: &str) -> Option<Self> {
+        let words: Vec<&str> = query.split(|c: char| !c.is_alphanumeric() || is_dense(c)).collect();
+        let (small, others): (Vec<&str>, Vec<&str>) =
+            words.iter().copied().filter(|word| !word.is_empty()).partition(|word| is_small_word(&word.to_lowercase()));
         let is_sentence = query.len() > MOST_BYTES
             || query.contains(['?', '？', '؟'])
-            || query.split(|c: char| !c.is_alphanumeric() || is_dense(c)).any(is_function_word)
+            || words.iter().any(|word| is_function_word(word))
+            || small.len() >= SMALL_WORDS
             || (query.contains(is_dense) && FUNCTION_PARTS.iter().any(|part| query.contains(part)));
         if is_sentence {
             return None;
         }
-        let (spaced, terms) = (spaced_words(query), terms(query));
         let dense: usize = scripts::runs(query).map(|run| run.div_ceil(DENSE_WORD)).sum();
-        WORDS.contains(&(spaced.len() + dense)).then(|| Self(spaced.into_iter().chain(terms).collect()))
+        // Small words are typed, too, and say nothing.
+        let asked = || -> HashSet<String> { spaced_words(&others.join(" ")).into_iter().chain(terms(query)).collect() };
+        WORDS.contains(&(spaced_words(query).len() + dense)).then(|| Self(asked()))
     }
 
     /// Whether `passage`, the words' best, has at least half of them: the text was cut into passages, and the others may be in the next.
@@ -111,7 +120,7 @@ fn terms(text: &str) -> HashSet<String> {
 fn spaced_words(text: &str) -> HashSet<String> {
     let mut words = HashSet::new();
     let Ok(mut analyzer) = text_index().build() else { return words };
-    let text: String = text.chars().map(|c| if is_dense(c) { ' ' } else { c }).collect();
+    let text: String = searched(text).chars().map(|c| if is_dense(c) { ' ' } else { c }).collect();
     let mut stream = analyzer.token_stream_for_search(&text);
     while stream.advance() {
         words.insert(stream.token().text.clone());
@@ -151,6 +160,31 @@ mod tests {
         ] {
             assert!(Keywords::of(query).is_none(), "{query}");
         }
+    }
+
+    #[test]
+    fn questions_without_a_question_mark_are_told_in_other_languages() {
+        let german = "Wie der Bürgermeister sagt, ist der Markt hoch besucht.";
+        for query in [
+            "wie hoch ist der Turm",
+            "quelle est la hauteur",
+            "cuál es la altura",
+            "dove si trova la torre",
+            "onde fica a torre",
+            "waar staat de toren",
+        ] {
+            assert!(Keywords::of(query).is_none(), "{query}");
+        }
+        // Of one small word nothing is known, and it does not count.
+        assert!(are_keywords_of("Markt des Bürgermeister Turm", german));
+        assert!(!are_keywords_of("Höhe der Turm", german));
+        assert!(are_keywords_of("war memorial", "The memorial of the war"));
+    }
+
+    #[test]
+    fn words_are_compared_however_their_letters_are_written() {
+        assert!(are_keywords_of("Fahrräder Keller", "Alte Fahrra\u{308}der"));
+        assert!(are_keywords_of("Istanbul ferry", "İstanbul'da"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Characters that nobody sees and that part words: soft hyphens, and blanks and joints of no width. A search for `Donaudampfschiff` would not
 //! find `Donau\u{ad}dampf\u{ad}schiff`.
 
+use std::borrow::Cow;
+
 use super::parse::Parsed;
 
 /// Joiners (U+200C, U+200D) are none of them: words of Persian and of India are written with them, and emoji. Nor is a blank of no width where it
@@ -24,6 +26,16 @@ pub fn without(mut parsed: Parsed) -> Parsed {
         remove(&mut parsed.text);
     }
     parsed
+}
+
+/// A text without them: what a question asks, and what a text is searched by that is kept as it was given.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if invisible(text).next().is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut text = text.to_owned();
+    remove(&mut text);
+    Cow::Owned(text)
 }
 
 /// Those of a text, and where they stand.
@@ -74,6 +86,8 @@ mod tests {
         let khmer = "\u{1781}\u{17d2}\u{1789}\u{17bb}\u{17c6}\u{200b}\u{1791}\u{17c5}";
         for text in [persian, khmer, "\u{e01}\u{200b}\u{e02}", "\u{1f469}\u{200d}\u{1f680}"] {
             assert_eq!(without(Parsed { text: text.to_owned(), ..Parsed::default() }).text, text);
+            assert_eq!(visible(text), text);
         }
+        assert_eq!(visible("Do\u{ad}nau PPR\u{200b}-1670"), "Donau PPR-1670");
     }
 }

@@ -65,6 +65,7 @@ pub use self::find::{FoundFile, find_files};
 use self::format::{Format, SUPPORTED};
 pub use self::given::{check_given, timestamp, with_given};
 pub use self::html::{Links, robots};
+pub use self::invisible::visible;
 pub use self::json::RecordFields;
 use self::known::KnownIds;
 pub use self::name::shown;

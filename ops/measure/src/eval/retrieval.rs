@@ -4,8 +4,8 @@
 //! questions are one collection; a question is answered well if its own passages come out on top of everybody else's.
 //!
 //! recall@k = |first k passages found ∩ the question's own| / min(k, number of its own), the mean over all questions. nDCG@k ("Cumulated
-//! Gain-Based Evaluation of IR Techniques", section 2.2, with base 2 and gains of 0 and 1) counts earlier places for more. A
-//! data set's passage is one document, found by whichever of its pieces is found first.
+//! Gain-Based Evaluation of IR Techniques", section 2.2, with base 2 and gains of 0 and 1) counts earlier places for more. Passages of one
+//! text are found at one place, and blank ones at none. A data set's passage is one document, found by whichever of its pieces is found first.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -216,11 +216,13 @@ async fn ask(
         }
         rerank_times.push(begun.elapsed_ms() - found);
         times.push(begun.elapsed_ms());
-        let own: HashSet<String> = example.passages.iter().map(Passage::id).collect();
+        let own = || example.passages.iter().filter(|passage| !passage.text.trim().is_empty());
+        let texts: HashSet<&str> = own().map(|passage| passage.text.trim()).collect();
+        let own: HashSet<String> = own().map(Passage::id).collect();
         let found = places(hits);
         at_5.push(recall(&found, &own, 5));
         at_10.push(recall(&found, &own, 10));
-        gains.push(ndcg(&found, &own, 10));
+        gains.push(ndcg(&found, (&own, texts.len()), 10));
         asked(done + 1);
     }
     let report = ModeReport {
@@ -255,13 +257,13 @@ fn places(hits: Vec<Hit>) -> Vec<Vec<String>> {
 /// The share of `own` among the first `k` places, of as many as could be there.
 fn recall(found: &[Vec<String>], own: &HashSet<String>, k: usize) -> f64 {
     let hits = found.iter().take(k).flatten().filter(|id| own.contains(*id)).count();
-    (hits as f64 / own.len().min(k) as f64).min(1.0)
+    (hits as f64 / own.len().min(k).max(1) as f64).min(1.0)
 }
 
-/// The gain of `own` among the first `k`, each place `i` from 1 for `1 / log2(i + 1)`, of as much as there could be.
-fn ndcg(found: &[Vec<String>], own: &HashSet<String>, k: usize) -> f64 {
+/// The gain of `own` among the first `k`, each place `i` from 1 for `1 / log2(i + 1)`, of as much as there could be: they have so many `texts`.
+fn ndcg(found: &[Vec<String>], (own, texts): (&HashSet<String>, usize), k: usize) -> f64 {
     let gain = |place: usize| 1.0 / (place as f64 + 2.0).log2();
-    let best: f64 = (0..own.len().min(k)).map(gain).sum();
+    let best: f64 = (0..texts.min(k).max(1)).map(gain).sum();
     let gained = found.iter().take(k).enumerate().filter(|(_, ids)| ids.iter().any(|id| own.contains(id)));
     gained.map(|(place, _)| gain(place)).sum::<f64>() / best
 }
@@ -296,9 +298,13 @@ mod tests {
     fn earlier_places_gain_more() {
         let own: HashSet<String> = ids("abc").into_iter().flatten().collect();
         let best = 1.0 + 1.0 / 3f64.log2() + 0.5;
-        assert!((ndcg(&ids("axbyz"), &own, 5) - 1.5 / best).abs() < 1e-12);
-        assert_eq!((ndcg(&ids("cab"), &own, 10), ndcg(&ids("xyz"), &own, 10)), (1.0, 0.0));
-        assert_eq!(ndcg(&ids("ab"), &own, 2), 1.0);
+        assert!((ndcg(&ids("axbyz"), (&own, 3), 5) - 1.5 / best).abs() < 1e-12);
+        assert_eq!((ndcg(&ids("cab"), (&own, 3), 10), ndcg(&ids("xyz"), (&own, 3), 10)), (1.0, 0.0));
+        assert_eq!(ndcg(&ids("ab"), (&own, 3), 2), 1.0);
+        // Two of them have one text: no place is left that anything could be found at.
+        let together = [vec!["a".to_owned(), "b".to_owned()], vec!["c".to_owned()]];
+        assert_eq!(ndcg(&together, (&own, 2), 10), 1.0);
+        assert_eq!((ndcg(&together, (&HashSet::new(), 0), 10), recall(&together, &HashSet::new(), 5)), (0.0, 0.0));
     }
 
     #[test]

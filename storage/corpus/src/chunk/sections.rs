@@ -64,7 +64,9 @@ fn sections(text: &str, elements: &[Element], count: &dyn Fn(&str) -> usize) -> 
     let lead = elements.first().map_or(text.len(), |element| element.at);
     let (mut headings, mut sections): (Vec<Heading>, Vec<Section>) = (Vec::new(), Vec::new());
     if lead > 0 || !matches!(elements.first(), Some(Element { kind: ElementKind::Heading(_), .. })) {
-        sections.push(Section { body: vec![(ElementKind::Text, 0..lead)], ..Section::default() });
+        // No text stands before what begins at once: of code alone the first line keeps its indentation.
+        let body = if lead > 0 { vec![(ElementKind::Text, 0..lead)] } else { Vec::new() };
+        sections.push(Section { body, ..Section::default() });
     }
     // The one that the next heading may stand under.
     let mut last: Option<usize> = None;
@@ -217,7 +219,8 @@ impl<'a> Cutter<'a, '_> {
         let context = self.context(range.start, false);
         let bytes = self.sections[range.start].range().start..self.sections[range.end - 1].range().end;
         let first = &self.sections[range.start];
-        let is_code = first.level == 0 && first.body.iter().all(|(kind, _)| *kind == ElementKind::Code);
+        let is_code =
+            !first.body.is_empty() && first.level == 0 && first.body.iter().all(|(kind, _)| *kind == ElementKind::Code);
         self.emit(&context, None, bytes, is_code);
     }
 

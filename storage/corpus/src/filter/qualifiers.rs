@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! path:VALUE             the path begins with it
-//! folder:VALUE           in this folder, or below it
+//! folder:VALUE           in this folder, or below it; `/` is the folder of all
 //! file:VALUE, name:VALUE the file has this name, with or without its ending; `*` at its ends stands for anything
 //! after:DATE             changed on this day, or later; 2025, 2025-01 and 2025-01-31 are dates
 //! before:DATE            changed before it
@@ -120,6 +120,9 @@ fn condition(kind: Kind, name: &str, value: &str) -> Result<Value> {
         Kind::Path => is("prefix", PATH, value.trim_start_matches("./").trim_start_matches('/')),
         Kind::Folder => {
             let folder = value.trim_start_matches("./").trim_matches('/');
+            if matches!(folder, "" | ".") {
+                return Ok(json!({ "type": "exists", "key": FOLDER }));
+            }
             one_of(vec![is("eq", FOLDER, folder), is("prefix", FOLDER, &format!("{folder}/"))])
         }
         Kind::File => match (value.strip_prefix('*'), value.strip_suffix('*')) {
@@ -255,6 +258,9 @@ mod tests {
             "folder:House x",
             "folder:House/roof/ x",
             "folder:./House x",
+            "folder:/ x",
+            "folder:./ x",
+            "folder:. x",
             "file:notes.md x",
             "name:notes x",
             "file:*.md x",

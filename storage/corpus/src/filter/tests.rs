@@ -74,6 +74,16 @@ fn values_are_compared_as_what_they_are() {
 }
 
 #[test]
+fn letters_are_the_same_in_each_form_of_unicode() {
+    let (composed, apart) = ("U\u{308}bung/a".replace("U\u{308}", "Ü"), "U\u{308}bung/a");
+    for (value, entry) in [(composed.as_str(), apart), (apart, composed.as_str()), (apart, apart)] {
+        for kind in ["eq", "prefix", "suffix", "contains", "gte", "lte"] {
+            assert!(matches(one(kind, value), json!({ "k": entry })), "{kind} {value} {entry}");
+        }
+    }
+}
+
+#[test]
 fn conditions_are_joined() {
     let (yes, no) = (one("eq", 1), one("eq", 2));
     for (kind, filters, expected) in [

@@ -1,5 +1,6 @@
 //! A text as identifiers are looked for in it: its letters and digits in lower case, and where its words begin and end.
 
+use crate::composed::searched;
 use crate::scripts::{is_dense, narrow};
 
 /// How sure it is that a passage has an identifier.
@@ -37,7 +38,7 @@ impl Normal {
     pub fn of(text: &str) -> Self {
         let mut normal = Self { plain: String::new(), bordered: String::new(), edges: Default::default() };
         let (mut between, mut last): (String, Option<char>) = (String::new(), None);
-        for c in text.chars().map(narrow) {
+        for c in searched(text).chars().map(narrow) {
             if !c.is_alphanumeric() {
                 if between.len() <= MOST_BETWEEN {
                     between.push(c);

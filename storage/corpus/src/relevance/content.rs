@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::language::is_small_word;
+use crate::composed::searched;
 use crate::scripts::{self, is_dense};
 
 /// Words of a question that are looked for.
@@ -32,7 +33,9 @@ const GENERAL: &[&str] = &[
     "file",
     "files",
     "folder",
+    "folders",
     "collection",
+    "collections",
     "corpus",
     "text",
     "texts",
@@ -106,37 +109,47 @@ const GENERAL: &[&str] = &[
     "muestra",
 ];
 
-/// Without small words and endings; of scripts without blanks pairs of neighbours.
-pub(super) struct Content(BTreeSet<String>);
+/// What a text is about.
+pub(super) struct Content {
+    /// Its words without small ones and without endings; of scripts without blanks pairs of neighbours.
+    words: BTreeSet<String>,
+    /// Whether it asks of no topic.
+    is_general: bool,
+}
 
 impl Content {
     pub fn of(text: &str) -> Self {
-        let mut words = BTreeSet::new();
-        let normal: String = text.chars().map(scripts::narrow).flat_map(char::to_lowercase).collect();
+        let (mut words, mut is_general) = (BTreeSet::new(), true);
+        let normal: String = searched(text).chars().map(scripts::narrow).flat_map(char::to_lowercase).collect();
         for word in normal.split(|c: char| !c.is_alphanumeric() || is_dense(c)) {
             if word.chars().count() > 1 && !is_small_word(word) {
+                // Whole: `colleges` begin as a collection does.
+                is_general = is_general && GENERAL.contains(&word);
                 words.insert(stem(word).to_owned());
             }
         }
         let terms = scripts::stored(text).unwrap_or_default();
         let pairs = terms.split(' ').filter(|term| term.starts_with(is_dense) && term.chars().count() > 1);
-        words.extend(pairs.map(str::to_owned));
-        Self(words)
+        for pair in pairs {
+            is_general = false;
+            words.insert(pair.to_owned());
+        }
+        Self { words, is_general }
     }
 
     /// Whether it asks of no topic: it has small words alone, greets, or wants to know what the documents are.
     pub fn is_general(&self) -> bool {
-        self.0.iter().all(|word| GENERAL.iter().any(|general| stem(general) == word))
+        self.is_general
     }
 
     /// The share of them that a passage has. One of several alone may be there by chance: it counts for half.
     pub fn share_in(&self, passage: &str) -> f32 {
-        let asked = self.0.len().min(MOST);
+        let asked = self.words.len().min(MOST);
         if asked == 0 {
             return 0.0;
         }
         let there = Self::of(passage);
-        let found = self.0.iter().take(MOST).filter(|word| there.0.contains(*word)).count();
+        let found = self.words.iter().take(MOST).filter(|word| there.words.contains(*word)).count();
         let share = found as f32 / asked as f32;
         if found == 1 && asked > 1 { share / 2.0 } else { share }
     }
@@ -167,6 +180,7 @@ mod tests {
     fn a_passage_has_words_whatever_their_endings() {
         assert_eq!(share("Who services the boilers?", "The boiler is serviced in October."), 1.0);
         assert_eq!(share("Wer repariert Fahrräder?", "Im Keller werden Fahrrädern repariert."), 1.0);
+        assert_eq!(share("Fahrräder", "Alte Fahrra\u{308}der"), 1.0, "however they are written");
         assert_eq!(share("What is it?", "It is what it is."), 0.0, "small words say nothing");
         assert_eq!(share("the roof of the mill", "A roof."), 0.25, "one of two may be chance");
         assert_eq!(share("roof", "A roof."), 1.0);
@@ -188,7 +202,15 @@ mod tests {
         ] {
             assert!(Content::of(question).is_general(), "{question}");
         }
-        for question in ["Hello, who mends the roof?", "Which documents are about taxes?", "roof", "1990"] {
+        for question in [
+            "Hello, who mends the roof?",
+            "Which documents are about taxes?",
+            "Which colleges are there?",
+            "What are the contests?",
+            "roof",
+            "1990",
+            "自行车",
+        ] {
             assert!(!Content::of(question).is_general(), "{question}");
         }
     }

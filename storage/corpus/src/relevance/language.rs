@@ -71,6 +71,17 @@ const SMALL_WORDS: [(Language, &[&str]); 4] = [
     ),
 ];
 
+/// Small words of languages that no question is known in: Italian, Portuguese, Dutch; and Spanish ones as keyboards without accents write them.
+/// None of them is a word of another language here that says something.
+const OTHER_SMALL_WORDS: &[&str] = &[
+    "il", "gli", "della", "dello", "delle", "degli", "dei", "nella", "nel", "alla", "dalla", "sulla", "che", "chi",
+    "è", "si", "perché", "quanto", "quanti", "quanta", "quante", "quale", "quali", "quando", "sono", "di", "da", "e",
+    "o", "um", "uma", "do", "das", "na", "nos", "ao", "à", "às", "pelo", "pela", "qual", "quais", "quem", "onde",
+    "quantos", "quantas", "são", "está", "é", "não", "com", "het", "een", "wat", "wie", "waar", "wanneer", "waarom",
+    "hoeveel", "welke", "welk", "zijn", "niet", "voor", "naar", "bij", "uit", "aan", "ik", "kan", "wordt", "donde",
+    "dónde", "cuando", "cual", "quien", "cuanto", "como", "esta", "i", "ed",
+];
+
 /// Words of a clause that is all in one of these count so much less than what blanks keep apart.
 const LETTERS_OF_DENSE_WORD: usize = 2;
 const LETTERS_OF_WORD: usize = 5;
@@ -152,12 +163,14 @@ fn by_small_words(text: &str) -> Option<Language> {
 }
 
 /// Whether a word in small letters holds sentences of one of these languages together.
-pub(super) fn is_small_word(word: &str) -> bool {
+pub(in super::super) fn is_small_word(word: &str) -> bool {
     const SHARED: &[&str] = &[
         "a", "an", "as", "in", "on", "or", "la", "un", "de", "se", "en", "es", "que", "am", "du", "son", "ou", "no",
         "was", "war",
     ];
-    SHARED.contains(&word) || SMALL_WORDS.iter().any(|(_, small)| small.contains(&word))
+    SHARED.contains(&word)
+        || OTHER_SMALL_WORDS.contains(&word)
+        || SMALL_WORDS.iter().any(|(_, small)| small.contains(&word))
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
+use crate::identifiers::Identifiers;
+use crate::query::{Briefs, named};
 
 fn with_metadata(id: &str, text: &str, bytes: usize) -> Document {
     let mut given = document(id, text);
@@ -144,4 +146,20 @@ async fn a_document_is_cut_only_as_long_as_it_is_wanted() {
         }
         assert_eq!(corpus.collections().await.unwrap()[0].documents, 0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_is_found_behind_many_addresses_that_have_its_letters() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let address = |n: usize| document(&format!("host{n}"), &format!("The host 10.1.2.3{n} answers."));
+    let mut all: Vec<Document> = (100..220).map(address).collect();
+    all.push(document("release", "Version 1.2.3 is out."));
+    upsert(&corpus, &all).await;
+    let table = corpus.find("c").await.unwrap();
+    let (snapshot, briefs) = (table.snapshot().await.unwrap(), Briefs::default());
+    let identifiers = Identifiers::of("What changed in 1.2.3?");
+    let found = named(&table, (&snapshot, &briefs), (&identifiers, None)).await.unwrap();
+    let found: Vec<&str> = found.iter().map(|(brief, _)| brief.document_id.as_str()).collect();
+    assert_eq!(found, ["release"]);
 }

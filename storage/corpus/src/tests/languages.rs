@@ -156,6 +156,32 @@ async fn the_first_passage_with_terms_is_found_in_a_collection_that_had_none() {
     assert_eq!(find(&corpus, "roof", SearchMode::FullText, 5).await, ["roof"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn words_are_found_however_their_letters_are_written_and_texts_stay_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let bicycles = "Alte Fahrra\u{308}der im Keller.";
+    let texts = [("bicycles", bicycles), ("steamer", "Donau\u{ad}dampf\u{ad}schiff"), ("ferry", "İstanbul vapuru")];
+    upsert(&corpus, &texts.map(|(id, text)| document(id, text))).await;
+    for (query, id) in [
+        ("Fahrräder", "bicycles"),
+        ("Fahrra\u{308}der", "bicycles"),
+        ("fahrrader", "bicycles"),
+        ("Donaudampfschiff", "steamer"),
+        ("Donau\u{ad}dampfschiff", "steamer"),
+        ("istanbul", "ferry"),
+        ("Istanbul", "ferry"),
+        ("İstanbul", "ferry"),
+    ] {
+        assert_eq!(find(&corpus, query, SearchMode::FullText, 5).await, [id], "{query}");
+    }
+    let hits = corpus.search("c", "Fahrräder", &SearchOptions::default()).await.unwrap();
+    assert!(hits.iter().any(|hit| hit.passage.text == bicycles));
+    // The other way round: what the text index has as it is searched.
+    upsert(&corpus, &[document("bridge", "Die große Brücke.")]).await;
+    assert_eq!(find(&corpus, "Bru\u{308}cke", SearchMode::FullText, 5).await, ["bridge"]);
+}
+
 /// Ways to find words: what is indexed beside the text, and how a query is asked of it.
 type Beside = (fn(&str) -> Option<String>, fn(&str) -> String);
 

@@ -49,7 +49,7 @@ pub struct Report {
     pub calm: Vec<Calm>,
     /// Requests a second that arrived while there were too many.
     pub offered_per_s: f64,
-    /// Of them, those a second that were answered in time.
+    /// Those a second that were answered in time, from the first arrival to the last answer or refusal, as the calm ones are counted.
     pub goodput_per_s: f64,
     /// Beside the best of the calm ones.
     pub of_best: f64,
@@ -63,8 +63,8 @@ pub struct Report {
     pub refused_ms: Percentiles,
     /// The longest of them.
     pub refused_most_ms: f64,
-    /// From the last arrival until a short prompt takes at most twice what it took before.
-    pub recovery_s: f64,
+    /// From the last arrival until a short prompt takes at most twice what it took before; none where it was given up.
+    pub recovery_s: Option<f64>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -95,9 +95,11 @@ pub async fn measure(clients: Clients, options: Options) -> Result<Report> {
     let offered_per_s = best * options.times;
     let requests = (0..(offered_per_s * options.overload_s).round() as usize).map(|_| options.request(&clients));
     let requests = requests.collect();
+    let clock = Stopwatch::start();
     let arrived = arrive(&clients, Endpoint::Completions, requests, offered_per_s).await?;
-    let (fates, recovery_s) = tokio::try_join!(arrived.ends(), recovery(&clients, quiet_ms))?;
-    Ok(options.report(calm, best, &fates, recovery_s))
+    let ends = async { arrived.ends().await.map(|fates| (fates, clock.elapsed_s())) };
+    let ((fates, took_s), recovery_s) = tokio::try_join!(ends, recovery(&clients, quiet_ms))?;
+    Ok(options.report(calm, best, (&fates, took_s), recovery_s))
 }
 
 impl Options {
@@ -112,7 +114,7 @@ impl Options {
         after_ms <= self.deadline_s as f64 * 1e3
     }
 
-    fn report(&self, calm: Vec<Calm>, best: f64, fates: &[Fate], recovery_s: f64) -> Report {
+    fn report(&self, calm: Vec<Calm>, best: f64, (fates, took_s): (&[Fate], f64), recovery_s: Option<f64>) -> Report {
         let answered = |fate: &&Fate| matches!(fate, Fate::Answered { .. });
         let in_time = |fate: &&Fate| matches!(fate, Fate::Answered { after_ms, .. } if self.is_in_time(*after_ms));
         let refused_ms: Vec<f64> = fates
@@ -123,7 +125,7 @@ impl Options {
             })
             .collect();
         let (answered, in_time) = (fates.iter().filter(answered).count(), fates.iter().filter(in_time).count());
-        let goodput_per_s = in_time as f64 / self.overload_s;
+        let goodput_per_s = in_time as f64 / took_s;
         Report {
             machine: Machine::here(),
             calm,
@@ -161,15 +163,35 @@ async fn closed(clients: &Clients, options: &Options, count: usize) -> Result<f6
     Ok(in_time as f64 / clock.elapsed_s())
 }
 
-/// Seconds until a short prompt takes little more than it took of a quiet service.
-async fn recovery(clients: &Clients, quiet_ms: f64) -> Result<f64> {
+/// Seconds until a short prompt takes little more than it took of a quiet service; none where that took too long.
+async fn recovery(clients: &Clients, quiet_ms: f64) -> Result<Option<f64>> {
     let clock = Stopwatch::start();
     while clock.elapsed_s() < PATIENCE_S {
         let fate = send(clients, Endpoint::Completions, &clients.completion(SHORT_PROMPT, 1)).await?;
         if matches!(fate, Fate::Answered { answer, .. } if answer.first_ms <= WELL * quiet_ms) {
-            break;
+            return Ok(Some(clock.elapsed_s()));
         }
         tokio::time::sleep(PROBE).await;
     }
-    Ok(clock.elapsed_s())
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clients::Answer;
+    use super::*;
+
+    #[test]
+    fn answers_are_counted_by_the_time_that_they_took() {
+        let (clients, calm_s, overload_s) = (vec![1], 1.0, 10.0);
+        let options = Options { clients, calm_s, times: 10.0, overload_s, deadline_s: 10, answer_tokens: 1 };
+        let answer = || Answer { first_ms: 1.0, gaps_ms: Vec::new(), tokens: 1, prompt_tokens: 1, cached_tokens: 0 };
+        let answered = |after_ms| Fate::Answered { answer: answer(), after_ms };
+        let mut fates: Vec<Fate> = (0..20).map(|_| answered(9e3)).collect();
+        fates.extend([answered(11e3), Fate::Refused { after_ms: 10e3 }, Fate::Lost]);
+        // What waited at the last arrival was answered in the ten seconds behind it: one a second, as in calm.
+        let report = options.report(Vec::new(), 1.0, (&fates, 20.0), None);
+        assert_eq!((report.goodput_per_s, report.of_best), (1.0, 1.0));
+        assert_eq!((report.answered, report.late, report.refused, report.lost), (21, 1, 1, 1));
+    }
 }

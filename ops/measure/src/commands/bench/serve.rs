@@ -346,7 +346,10 @@ fn print_overload(report: &overload::Report) -> Result<()> {
         "refused after {:.1} ms (p50), {:.1} ms (p99), {:.1} ms at most",
         report.refused_ms.p50, report.refused_ms.p99, report.refused_most_ms
     ))?;
-    output::line(&format!("well again after {:.1} s", report.recovery_s))
+    match report.recovery_s {
+        Some(seconds) => output::line(&format!("well again after {seconds:.1} s")),
+        None => output::line("not well again while it was looked at"),
+    }
 }
 
 fn print_reorder(report: &reorder::Report) -> Result<()> {

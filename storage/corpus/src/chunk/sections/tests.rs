@@ -100,6 +100,9 @@ fn code_is_cut_where_its_indentation_ends() {
     };
     assert_eq!(cut(100), [code.trim_end()]);
     assert_eq!(cut(9), ["fn a() {\n    let x = 1;\n\n    x\n}", "fn b() {\n    2\n}\n\n    fn c() {}"]);
+    let method = "    def f(self):\n        return 1\n";
+    let whole = split(method, &elements, Budget { tokens: 100, overlap: 0 }, &words);
+    assert_eq!(whole[0].text, method.trim_end(), "what fits keeps its indentation, too");
     // Lines where a definition is longer; the first keeps its indentation.
     assert_eq!(cut(5)[1], "    let x = 1;\n\n    x");
 }
