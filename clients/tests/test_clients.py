@@ -219,6 +219,7 @@ class FakeLinkTests(LinkTests):
     def test_a_job_has_time_for_those_before_it(self):
         link = self.link(clock=lambda: 0.0, deadline_s=5.0)
         self.ask(link.store, *self.put([1]))
+        self.assertTrue(link.wait(60))
         self.daemon.go.clear()
         link._block = 100_000_000  # two seconds each
         for number in (1, 2, 3):
@@ -228,6 +229,11 @@ class FakeLinkTests(LinkTests):
         self.daemon.go.set()
         self.assertTrue(link.wait(60))
         self.assertEqual(link._moving, 0)
+
+    def test_what_cannot_be_asked_is_a_miss(self):
+        link = self.link()
+        self.assertEqual(self.ask(link.load, ["no bytes"], lambda *_: None), [False])
+        self.assertTrue(link.wait(60))
 
     def test_what_is_asked_of_a_closed_link_is_a_miss(self):
         link = self.link()

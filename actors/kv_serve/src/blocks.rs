@@ -226,12 +226,14 @@ impl Blocks {
                 }
             }
         }
-        let path = ids.iter().zip(&loaded).filter(|(_, loaded)| **loaded).map(|(id, _)| id.key);
-        let path: Vec<KvKey> = path.collect();
-        let count = path.len();
+        let count = loaded.iter().filter(|loaded| **loaded).count();
         space.counts.loaded.fetch_add(count as u64, Ordering::Relaxed);
         space.counts.not_loaded.fetch_add((keys.len() - count) as u64, Ordering::Relaxed);
-        self.store.record_path(path, count, 0.0);
+        let all: Vec<(KvKey, bool)> = ids.iter().map(|id| id.key).zip(loaded.iter().copied()).collect();
+        // Behind a gap nothing is said of what stands before a block.
+        for path in all.split(|(_, loaded)| !loaded).filter(|path| !path.is_empty()) {
+            self.store.record_path(path.iter().map(|(key, _)| *key).collect(), path.len(), 0.0);
+        }
         loaded
     }
 
@@ -326,12 +328,23 @@ impl Blocks {
     /// `NotFound` if the digits are no namespace's, or several's; else as a tier says: then some blocks are left.
     pub fn evict(&self, digits: &str, tenant: Option<&str>) -> Result<(u64, u64)> {
         let named = Named { digits: digits.to_owned(), tenant: tenant.map(ToOwned::to_owned) };
+        // Who names several is refused before jobs of all of them are.
+        self.check_one(&named)?;
         // Before anything is listed: what jobs keep from now on, and began to store before, they take out again.
         self.evictions.begin(named.clone());
         let gone = self.remove(&named);
         // What was pinned while that went on is looked up anew, too.
         self.evictions.end();
         gone
+    }
+
+    /// That no two namespaces are named which are known on this machine, as each is that something is stored into.
+    fn check_one(&self, named: &Named) -> Result<()> {
+        let mut spaces: BTreeSet<_> = locked(&self.spaces).keys().filter_map(|salt| named.digest_of(salt)).collect();
+        self.store.entries(&[Tier::Host, Tier::Disk], &mut |entry| {
+            spaces.extend(named.digest_of(&entry.summary.tenant));
+        })?;
+        if spaces.len() > 1 { Err(named.unclear("more than one namespace")) } else { Ok(()) }
     }
 
     fn remove(&self, named: &Named) -> Result<(u64, u64)> {
@@ -351,9 +364,7 @@ impl Blocks {
             spaces.extend(named.digest_of(salt));
         }
         if spaces.len() != 1 {
-            let what = if spaces.is_empty() { "no namespace" } else { "more than one namespace" };
-            let message = format!("{what} begins with '{}'; `status` lists them", named.digits);
-            return Err(Error::new(ErrorKind::NotFound, message));
+            return Err(named.unclear(if spaces.is_empty() { "no namespace" } else { "more than one namespace" }));
         }
         let gone =
             if segments.is_empty() { None } else { Some(self.store.invalidate_of(Some(&salts), &segments, &[])?) };

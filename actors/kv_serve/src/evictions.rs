@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use ragstone_env::lock::locked;
+use ragstone_env::{Error, ErrorKind};
 use ragstone_storage::opaque::parse_salt;
 
 /// Evictions beyond which the oldest is forgotten; then nothing is stored by jobs that began before it.
@@ -23,6 +24,11 @@ impl Named {
         let digest = hex::encode(digest);
         let is_tenants = self.tenant.as_deref().is_none_or(|named| named == tenant);
         (!self.digits.is_empty() && digest.starts_with(&self.digits) && is_tenants).then_some(digest)
+    }
+
+    /// That it names `what`, and not one namespace.
+    pub fn unclear(&self, what: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("{what} begins with '{}'; `status` lists them", self.digits))
     }
 }
 

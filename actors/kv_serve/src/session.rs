@@ -291,10 +291,11 @@ impl Session {
 
     /// A client that does not take its answers is gone. Nothing more is read of it; it sees the end once its jobs have ended ([`close`](Self::close)).
     fn send(&self, reply: &Reply) {
+        let _writing = locked(&self.writing);
+        // Asked behind the lock: who waited for a write that failed would wait as long again, and write behind half a message.
         if !self.is_open() {
             return;
         }
-        let _writing = locked(&self.writing);
         if let Err(error) = wire::write(&mut &self.stream, reply) {
             tracing::debug!(%error, "an answer was not taken");
             self.is_open.store(false, Ordering::Release);

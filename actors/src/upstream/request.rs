@@ -125,6 +125,10 @@ pub(crate) fn body(prompt: &Prompt, asked: &Asked<'_>, served: &Served) -> Value
     if served.make == Make::Other {
         body.retain(|name, _| !BEYOND_OPENAI.contains(&name.as_str()));
     }
+    // Both refuse 0; so small a share leaves the likeliest token alone, too.
+    if matches!(served.make, Make::Vllm | Make::Sglang) && body.get("top_p").and_then(Value::as_f64) == Some(0.0) {
+        body.insert("top_p".into(), LEAST_TOP_P.into());
+    }
     let beyond = matches!(served.make, Make::Vllm | Make::Sglang | Make::Ragstone);
     match prompt {
         Prompt::Messages { messages, tools } => {
@@ -197,6 +201,9 @@ fn tokens(text: &Value) -> (u64, u64) {
         }
     }
 }
+
+/// What vLLM and SGLang are asked for where 0 is meant.
+const LEAST_TOP_P: f64 = 1e-6;
 
 /// Seeds that every engine takes.
 const SEEDS: u64 = i32::MAX as u64;

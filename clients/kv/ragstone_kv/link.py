@@ -322,6 +322,7 @@ class Link:
 
     def _send(self, part):
         job, self._next = part.job, self._next + 1
+        self._parts[self._next] = part  # first: whatever fails below, its job ends
         request = {"op": job.kind, "id": self._next, "keys": [key.hex() for key in job.keys[part.begin : part.end]]}
         if job.kind == "has":
             request["pin"] = True
@@ -333,7 +334,6 @@ class Link:
         elif job.kind == "load":
             part.slots = [self._free.pop() for _ in range(part.begin, part.end)]
             request["rows"] = part.slots
-        self._parts[self._next] = part
         self._out += _frame(request)
         self._flush()
 

@@ -151,6 +151,8 @@ class RagstoneHiCache(HiCacheStorage):
                 for at, row in enumerate(rows):
                     self._out.row(row)[:] = _bytes_of(page_of(begin + at))
                 stored += self._wait(lambda names, done: self._link.store(names, rows, done, after=after), names)
+            except ValueError:  # closed meanwhile: its rows are gone
+                return stored + [False] * (len(keys) - len(stored))
             finally:
                 self._out.give_back(rows)
             after = names[-1]

@@ -166,7 +166,11 @@ impl Condition {
             Some(value) => test(value),
         };
         match self {
-            Self::In(key, wanted) => any(key, &|value| wanted.iter().any(|wanted| equal(value, wanted))),
+            Self::In(key, wanted) => any(key, &|value| {
+                // Once, however many are wanted.
+                let text = value.as_str().map(nfc);
+                wanted.iter().any(|wanted| equal((value, text.as_deref()), wanted))
+            }),
             Self::Ordered(key, order, bound) => {
                 any(key, &|value| compare(value, bound).is_some_and(|ordering| order.allows(ordering)))
             }
@@ -204,13 +208,14 @@ impl Order {
 
 /// A text as it is compared.
 fn nfc(text: &str) -> Cow<'_, str> {
-    if is_nfc(text) { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect()) }
+    // Of nearly every text the quick look is enough.
+    if text.is_ascii() || is_nfc(text) { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect()) }
 }
 
-/// Two texts are equal where they are the same text: `007` is not `7`.
-fn equal(value: &Value, wanted: &Scalar) -> bool {
+/// Two texts are equal where they are the same text: `007` is not `7`. `text` is the value's as it is compared.
+fn equal((value, text): (&Value, Option<&str>), wanted: &Scalar) -> bool {
     match (value, wanted) {
-        (Value::String(text), Scalar::Text(wanted)) => nfc(text) == *wanted,
+        (Value::String(_), Scalar::Text(wanted)) => text == Some(wanted),
         (Value::String(text), Scalar::Number(wanted)) => Number::read(text) == Some(*wanted),
         (Value::String(text), Scalar::Bool(wanted)) => text.parse() == Ok(*wanted),
         (Value::Number(value), Scalar::Number(wanted)) => Number::of(value) == Some(*wanted),

@@ -35,12 +35,11 @@ impl Corpus {
         let table = self.find(collection).await?;
         // As keyboards write it, from wherever it was copied.
         let composed = composed(query);
-        let query: &str = &composed;
-        if query.trim().is_empty() || options.top_k == 0 {
+        if composed.trim().is_empty() || options.top_k == 0 {
             return Ok(Searched::default());
         }
         let asked = Stopwatch::start();
-        let (vector, options) = &self.prepare(&table, query, options).await?;
+        let (vector, options) = &self.prepare(&table, &composed, options).await?;
         let embedding_ms = asked.elapsed_ms();
         let (vector, env, own) = (vector.clone(), &self.inner.options.env, self.encoder().tokenizer_identity());
         let started = Stopwatch::start();

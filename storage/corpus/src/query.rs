@@ -38,7 +38,8 @@ pub(super) const DEEPER: usize = 4;
 pub(super) const MAX_CANDIDATES: usize = 10_000;
 /// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
 pub(super) const PROBES: usize = 32;
-/// Passages that are looked at of those which have an identifier somewhere within their words: so many at a time, until one has it as it stands.
+/// Passages that are looked at of those which have an identifier somewhere within their words: so many at first, [`DEEPER`] times as many each
+/// time, until one has it as it stands; and how many are taken.
 const LITERAL_TOGETHER: usize = 50;
 /// Of them in all: `1.2.3` is a part of every address `10.1.2.3`.
 const MOST_LITERAL: usize = 2_000;
@@ -243,12 +244,14 @@ pub(super) async fn named(
     keep_named(&mut found, identifiers);
     if found.is_empty() && !literal.is_empty() {
         let rows = having(collection, snapshot, (&literal, filter)).await?;
-        for some in rows.chunks(LITERAL_TOGETHER) {
+        let (mut rest, mut together) = (&rows[..], LITERAL_TOGETHER);
+        // What is nowhere takes few reads, and what is there is mostly among the first.
+        while found.is_empty() && !rest.is_empty() {
+            let (some, behind) = rest.split_at(together.min(rest.len()));
+            (rest, together) = (behind, DEEPER * together);
             [found] = briefs.of(snapshot, [&some.to_vec()]).await?;
             keep_named(&mut found, identifiers);
-            if !found.is_empty() {
-                break;
-            }
+            found.truncate(LITERAL_TOGETHER);
         }
     }
     Ok(found)

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use self::content::Content;
 pub use self::language::Language;
 use self::language::Letters;
-pub(super) use self::language::is_small_word;
+pub(super) use self::language::{is_question_word, is_small_word};
 use crate::Result;
 
 /// The questions, by language: the same forty in each, of many topics.

@@ -143,7 +143,7 @@ async fn search_from(
 ) -> Result<Outcome> {
     let filter = options.filter.as_ref();
     let asked = Asked::of(query, collection);
-    let words = asked.identifiers.with_joined(query);
+    let words = &asked.words;
     // What has the query's identifiers does not depend on how deep the others go.
     let (mut named, briefs): (Option<Scored>, Briefs) = Default::default();
     let mut took = Took::default();
@@ -160,7 +160,7 @@ async fn search_from(
         let by_text = async {
             match options.mode {
                 SearchMode::Vector => Ok((Vec::new(), 0.0)),
-                _ => timed(matching(collection, snapshot, (&words, filter), depth)).await,
+                _ => timed(matching(collection, snapshot, (words, filter), depth)).await,
             }
         };
         let by_name = async {
@@ -263,12 +263,11 @@ pub(super) async fn in_stages(
     let (depth, filter) = (depth(options.top_k), options.filter.as_ref());
     let asked = Asked::of(query, collection);
     let snapshot = collection.snapshot().await?;
-    let with_joined = asked.identifiers.with_joined(query);
     type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Found, Rows)>> + Send + 'a>>;
     // Both are told before anything is: without them nearly all of it would be wrong.
     let (mut named, briefs, mut wholes): (Scored, Briefs, Wholes) = Default::default();
     let words = async {
-        let words = matching(collection, &snapshot, (&with_joined, filter), depth);
+        let words = matching(collection, &snapshot, (&asked.words, filter), depth);
         let by_name = query::named(collection, (&snapshot, &briefs), (&asked.identifiers, filter));
         let (words, by_name) = futures::try_join!(words, by_name)?;
         Ok((Found::Words { by_name }, words))

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::composed::searched;
-use super::relevance::is_small_word;
+use super::relevance::{is_question_word, is_small_word};
 use super::scripts::{self, is_dense};
 use super::table::text_index;
 
@@ -68,7 +68,7 @@ const FUNCTION_PARTS: &[&str] = &[
     "กี่",
     "ไหม",
 ];
-/// Of other languages so many small words make a sentence: one alone may be a name's, or a word of another language (`war memorial`, `Los Angeles`).
+/// Of other languages so many small words of more than an ASCII letter make a sentence: one alone may be a name's, or a word of another language (`war memorial`, `Los Angeles`).
 const SMALL_WORDS: usize = 2;
 /// Characters of a word in these scripts, about.
 const DENSE_WORD: usize = 3;
@@ -85,7 +85,8 @@ impl Keywords {
         let is_sentence = query.len() > MOST_BYTES
             || query.contains(['?', '？', '؟'])
             || words.iter().any(|word| is_function_word(word))
-            || small.len() >= SMALL_WORDS
+            || words.iter().find(|word| !word.is_empty()).is_some_and(|word| is_question_word(&word.to_lowercase()))
+            || small.iter().filter(|word| word.len() > 1).count() >= SMALL_WORDS
             || (query.contains(is_dense) && FUNCTION_PARTS.iter().any(|part| query.contains(part)));
         if is_sentence {
             return None;
@@ -172,9 +173,14 @@ mod tests {
             "dove si trova la torre",
             "onde fica a torre",
             "waar staat de toren",
+            "Wer repariert Fahrräder",
+            "Où habite Marie",
+            "donde vive Ana",
         ] {
             assert!(Keywords::of(query).is_none(), "{query}");
         }
+        // Single letters are sizes and units.
+        assert!(are_keywords_of("T-shirt L", "T-shirts: M, L"));
         // Of one small word nothing is known, and it does not count.
         assert!(are_keywords_of("Markt des Bürgermeister Turm", german));
         assert!(!are_keywords_of("Höhe der Turm", german));

@@ -144,6 +144,28 @@ fn a_daemon_that_ends_lets_go_of_its_clients_memory_first() {
 
 /// Those that were not kept yet, and those that were kept, and listed or not.
 #[test]
+fn who_names_several_namespaces_stops_no_store_of_theirs() {
+    let place = Place::new(PLENTY, PLENTY);
+    let _daemon = place.daemon();
+    // Of seventeen digests two begin with one digit.
+    let digest = |of: &Namespace| hex::encode(of.digest());
+    let named = |number: u32| Namespace { weights: format!("{number:064x}"), ..namespace() };
+    let first = digest(&named(0))[..1].to_owned();
+    let other = (1..).map(named).find(|other| digest(other).starts_with(&first)).unwrap();
+    let mut engine = place.engine("e", &named(0));
+    drop(place.engine("o", &other));
+    place.env.set_fail_point("kv_serve.kept", FailMode::Hang, 1);
+    let request = Request::Store { id: 1, keys: keys(&[1, 2]), rows: vec![0, 1], after: None, compute_us: 0 };
+    wire::write(engine.client.stream(), &request).unwrap();
+    wait_until(|| place.env.fail_point_hits("kv_serve.kept") == 1);
+    place.silent_engine("other").evict(&first, None).unwrap_err();
+    place.env.set_fail_point("kv_serve.kept", FailMode::Off, 1);
+    let reply = engine.client.receive().unwrap();
+    assert_eq!(reply, Reply::Store { id: 1, stored: vec![Stored::Accepted; 2] });
+    assert_eq!(engine.has(&[1, 2], false), [true; 2]);
+}
+
+#[test]
 fn what_is_being_stored_while_its_namespace_is_evicted_is_not_stored() {
     for point in ["kv_serve.copied", "kv_serve.kept"] {
         let place = Place::new(PLENTY, PLENTY);

@@ -250,6 +250,7 @@ pub async fn search(
     let Search { query, top_k, mode, rerank, filter, qualifiers, min_similarity } = Fields::whole(incoming).await?;
     let min_similarity = min_similarity.unwrap_or(state.settings.min_similarity);
     let (query, filter, read_as) = if qualifiers { read(&query, filter)? } else { (query, filter, None) };
+    let asked_top_k = top_k;
     let top_k = top_k.or(state.settings.top_k).unwrap_or(PASSAGES);
     let mode = mode.unwrap_or_default();
     if query.len() > MAX_QUERY_BYTES {
@@ -261,7 +262,7 @@ pub async fn search(
     if !(1..=1000).contains(&top_k) {
         return Err(Error::invalid_field("top_k", format!("`top_k` is {top_k}; use 1 to 1000")).into());
     }
-    let rerank = candidates(rerank, state.settings.rerank, top_k)?;
+    let rerank = candidates(rerank, state.settings.rerank, (asked_top_k, top_k))?;
     if rerank > 0
         && let Some(refused) = quotas::begin_asking(&opened.ragstone, &visitor, request.path())
     {
@@ -296,19 +297,19 @@ pub async fn search(
     written(FoundPassages { object: ListObject::List, data, nothing_found, read_as, words_only }).await
 }
 
-/// How many passages the model puts in order, as in questions: the setting does not count where more are wanted than that may be.
-fn candidates(asked: Option<usize>, setting: usize, top_k: usize) -> Result<usize> {
+/// How many passages the model puts in order, as in questions: neither the setting nor `rerank` counts where the setting `top_k` wants more than may be.
+fn candidates(asked: Option<usize>, setting: usize, (asked_top_k, top_k): (Option<usize>, usize)) -> Result<usize> {
     match asked {
         Some(count) if count > MAX_CANDIDATES => {
             Err(Error::invalid_field("rerank", format!("`rerank` is {count}; use at most {MAX_CANDIDATES}")))
         }
-        Some(count) if count > 0 && top_k > MAX_CANDIDATES => {
+        Some(count) if count > 0 && asked_top_k.is_some_and(|top_k| top_k > MAX_CANDIDATES) => {
             let message = format!(
                 "`top_k` is {top_k}, and at most {MAX_CANDIDATES} passages are put in order by `rerank`; lower it, or leave `rerank` out"
             );
             Err(Error::invalid_field("top_k", message))
         }
-        None if top_k > MAX_CANDIDATES => Ok(0),
+        _ if top_k > MAX_CANDIDATES => Ok(0),
         asked => Ok(asked.unwrap_or(setting)),
     }
 }
@@ -409,10 +410,12 @@ mod tests {
             (Some(0), 20, 1000, 0),
             (Some(3), 20, most, 3),
         ] {
-            assert_eq!(candidates(asked, setting, top_k).unwrap(), expected, "{asked:?} {top_k}");
+            assert_eq!(candidates(asked, setting, (Some(top_k), top_k)).unwrap(), expected, "{asked:?} {top_k}");
         }
+        // Who said no `top_k` is not told to lower it.
+        assert_eq!(candidates(Some(5), 0, (None, most + 1)).unwrap(), 0);
         for (asked, top_k, field) in [(1, most + 1, "top_k"), (most + 1, 5, "rerank")] {
-            assert_eq!(candidates(Some(asked), 0, top_k).unwrap_err().at_field(), Some(field));
+            assert_eq!(candidates(Some(asked), 0, (Some(top_k), top_k)).unwrap_err().at_field(), Some(field));
         }
     }
 }

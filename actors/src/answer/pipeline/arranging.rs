@@ -101,7 +101,8 @@ impl Pipeline {
         (range.len() >= 2 && reuse != ReuseMode::Off).then_some(range)
     }
 
-    /// Counts that a question asked for the passages of its prompt: of one prompt, however many were begun before it was known.
+    /// Counts that a question asked for the passages of its prompt: of one prompt, however many were begun before it was known. One that was begun
+    /// beside its search counts when it is prefilled, as its segments are not known before; all others when they arrive.
     pub(super) fn count_passages(&self, question: &Question, segments: &[Segment]) {
         let given = match &question.input {
             Input::Chat { context: Some(context), .. } => context.documents.len(),

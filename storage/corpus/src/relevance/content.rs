@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::language::is_small_word;
+use super::language::says_nothing;
 use crate::composed::searched;
 use crate::scripts::{self, is_dense};
 
@@ -107,6 +107,39 @@ const GENERAL: &[&str] = &[
     "resumen",
     "lista",
     "muestra",
+    "summaries",
+    "summarizes",
+    "summarises",
+    "summarised",
+    "summarized",
+    "overviews",
+    "lists",
+    "listing",
+    "shows",
+    "tells",
+    "helps",
+    "tests",
+    "describes",
+    "zeige",
+    "zeigt",
+    "inhalte",
+    "inhalts",
+    "inhalten",
+    "sammlungen",
+    "ordnern",
+    "texte",
+    "texten",
+    "zusammenfassen",
+    "zusammenfassungen",
+    "dokuments",
+    "dossiers",
+    "contenus",
+    "résumez",
+    "résumer",
+    "résumés",
+    "carpetas",
+    "contenidos",
+    "resúmenes",
 ];
 
 /// What a text is about.
@@ -122,7 +155,7 @@ impl Content {
         let (mut words, mut is_general) = (BTreeSet::new(), true);
         let normal: String = searched(text).chars().map(scripts::narrow).flat_map(char::to_lowercase).collect();
         for word in normal.split(|c: char| !c.is_alphanumeric() || is_dense(c)) {
-            if word.chars().count() > 1 && !is_small_word(word) {
+            if word.chars().count() > 1 && !says_nothing(word) {
                 // Whole: `colleges` begin as a collection does.
                 is_general = is_general && GENERAL.contains(&word);
                 words.insert(stem(word).to_owned());
@@ -199,6 +232,9 @@ mod tests {
             "Which documents are there?",
             "Fasse die Dokumente zusammen.",
             "Bonjour, merci",
+            "Zeige die Dateien",
+            "Quels dossiers y a-t-il ?",
+            "Résumez les documents",
         ] {
             assert!(Content::of(question).is_general(), "{question}");
         }
@@ -207,6 +243,8 @@ mod tests {
             "Which documents are about taxes?",
             "Which colleges are there?",
             "What are the contests?",
+            "What is COM?",
+            "Where is Como?",
             "roof",
             "1990",
             "自行车",

@@ -72,7 +72,7 @@ const SMALL_WORDS: [(Language, &[&str]); 4] = [
 ];
 
 /// Small words of languages that no question is known in: Italian, Portuguese, Dutch; and Spanish ones as keyboards without accents write them.
-/// None of them is a word of another language here that says something.
+/// [`TOPICS`] are words of another language, too.
 const OTHER_SMALL_WORDS: &[&str] = &[
     "il", "gli", "della", "dello", "delle", "degli", "dei", "nella", "nel", "alla", "dalla", "sulla", "che", "chi",
     "è", "si", "perché", "quanto", "quanti", "quanta", "quante", "quale", "quali", "quando", "sono", "di", "da", "e",
@@ -80,6 +80,18 @@ const OTHER_SMALL_WORDS: &[&str] = &[
     "quantos", "quantas", "são", "está", "é", "não", "com", "het", "een", "wat", "wie", "waar", "wanneer", "waarom",
     "hoeveel", "welke", "welk", "zijn", "niet", "voor", "naar", "bij", "uit", "aan", "ik", "kan", "wordt", "donde",
     "dónde", "cuando", "cual", "quien", "cuanto", "como", "esta", "i", "ed",
+];
+
+/// Small words that somebody may ask about: an interface, a person, a town.
+const TOPICS: &[&str] = &["che", "com", "como", "di", "nos", "si", "uit"];
+
+/// With one of these words questions begin, and hardly ever what people type into a search box (French `comment`, Italian `dove` and Dutch `wat` are words of others).
+const QUESTION_WORDS: &[&str] = &[
+    "wer", "wie", "wo", "wann", "warum", "wieso", "weshalb", "wem", "wen", "wohin", "woher", "womit", "wofür",
+    "welche", "welcher", "welches", "où", "quand", "combien", "pourquoi", "quel", "quelle", "quels", "quelles",
+    "qué", "quién", "quiénes", "cuál", "cuáles", "cuándo", "cuando", "cómo", "cuánto", "cuánta", "cuántos",
+    "cuántas", "dónde", "donde", "perché", "quanto", "quanti", "quante", "quale", "quali", "onde", "quem", "qual",
+    "quais", "quantos", "quantas", "waar", "wanneer", "waarom", "hoeveel", "welke",
 ];
 
 /// Words of a clause that is all in one of these count so much less than what blanks keep apart.
@@ -171,6 +183,16 @@ pub(in super::super) fn is_small_word(word: &str) -> bool {
     SHARED.contains(&word)
         || OTHER_SMALL_WORDS.contains(&word)
         || SMALL_WORDS.iter().any(|(_, small)| small.contains(&word))
+}
+
+/// As [`is_small_word`], of those that are nobody's topic.
+pub(super) fn says_nothing(word: &str) -> bool {
+    is_small_word(word) && !TOPICS.contains(&word)
+}
+
+/// Whether a question begins with this word in small letters.
+pub(in super::super) fn is_question_word(word: &str) -> bool {
+    QUESTION_WORDS.contains(&word)
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The best of what the searches of one query found, and whether any of it is about the query.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::{SearchMode, SearchOptions};
 use crate::candidates::{BriefHit, Candidates, Similarities, alone};
+use crate::composed::{composed, other_words};
 use crate::fusion::{Ranking, fuse, with_identifiers};
 use crate::identifiers::Identifiers;
 use crate::query::{MIN_CANDIDATES, Scored};
@@ -25,9 +27,11 @@ pub(super) struct Best {
 
 /// What a query's words say about it.
 pub(super) struct Asked<'a> {
-    query: &'a str,
+    query: Cow<'a, str>,
     keywords: Option<Keywords>,
     pub identifiers: Identifiers,
+    /// What the text index is asked for.
+    pub words: String,
     /// Of the collection's embedding model.
     unrelated: Option<Arc<Unrelated>>,
 }
@@ -35,7 +39,14 @@ pub(super) struct Asked<'a> {
 impl<'a> Asked<'a> {
     pub fn of(query: &'a str, collection: &Collection) -> Self {
         let unrelated = collection.embedder.as_ref().and_then(|embedder| embedder.unrelated());
-        Self { query, keywords: Keywords::of(query), identifiers: Identifiers::of(query), unrelated }
+        let composed = composed(query);
+        let identifiers = Identifiers::of(&composed);
+        let mut words = identifiers.with_joined(&composed);
+        // Passages of earlier versions are found by what their words were cut into as they were written.
+        for written in other_words(&composed, query) {
+            words.extend([" ", written]);
+        }
+        Self { keywords: Keywords::of(&composed), query: composed, identifiers, words, unrelated }
     }
 
     /// Whether one of the first of each ranking is about the query.
@@ -59,7 +70,7 @@ impl<'a> Asked<'a> {
             return Some(true);
         }
         let judged: Vec<Candidate> = judged.into_iter().map(candidate).collect();
-        is_any_relevant(self.query, self.unrelated.as_deref(), &judged)
+        is_any_relevant(&self.query, self.unrelated.as_deref(), &judged)
     }
 }
 

@@ -26,7 +26,6 @@ pub async fn search(
 ) -> Result<Outcome> {
     let snapshot = collection.snapshot().await?;
     let (asked, filter) = (Asked::of(query, collection), options.filter.as_ref());
-    let words = asked.identifiers.with_joined(query);
     let mut depth = depth(options.top_k);
     loop {
         let mut read = Read::new();
@@ -40,7 +39,7 @@ pub async fn search(
         let by_text = match options.mode {
             SearchMode::Vector => Rows::new(),
             _ => {
-                let asked = query::matching_query(collection, &snapshot, (&words, filter)).await;
+                let asked = query::matching_query(collection, &snapshot, (&asked.words, filter)).await;
                 run(collection, asked, "_score", depth, &mut read).await?
             }
         };

@@ -110,6 +110,7 @@ async fn a_table_of_an_earlier_version_gets_its_terms_while_it_is_searched() {
         ("kiln", "窯は１０４０度で焼きます。"),
         ("gpu", "使用GPU加速"),
         ("roof", "The roof of the mill."),
+        ("apart", "Alte Fahrra\u{308}der."),
     ];
     {
         let corpus = open(folder.path()).await;
@@ -128,6 +129,8 @@ async fn a_table_of_an_earlier_version_gets_its_terms_while_it_is_searched() {
     let words = async |corpus: &Corpus, query: &str| find(corpus, query, SearchMode::FullText, 5).await;
     assert_eq!(words(&corpus, "自転車").await, [""; 0]);
     assert_eq!(words(&corpus, "mill").await, ["roof"]);
+    // Its index has what a letter apart from its marks was cut into.
+    assert_eq!(words(&corpus, "Fahrra\u{308}der").await, ["apart"]);
     assert_eq!(corpus.renew_word_indexes().await, 1);
     for corpus in [corpus, open(folder.path()).await] {
         assert_eq!(corpus.renew_word_indexes().await, 0);
@@ -135,6 +138,7 @@ async fn a_table_of_an_earlier_version_gets_its_terms_while_it_is_searched() {
         assert_eq!(words(&corpus, "1040").await, ["kiln"]);
         assert_eq!(words(&corpus, "gpu").await, ["gpu"]);
         assert_eq!(words(&corpus, "mill").await, ["roof"]);
+        assert_eq!(words(&corpus, "Fahrräder").await, ["apart"]);
         // What comes later is found, and what is replaced is not.
         upsert(&corpus, &[document("piano", "ピアノは秋に調律します。"), document("kiln", "Empty.")]).await;
         assert_eq!(words(&corpus, "調律").await, ["piano"]);

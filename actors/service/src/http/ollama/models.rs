@@ -74,7 +74,8 @@ async fn shown(state: &State, incoming: Incoming) -> Answered {
     ]);
     info.insert(format!("{family}.context_length"), opened.context.into());
     let calls = tools::form(ragstone).map(|_| "tools");
-    let thoughts = ragstone.thinking(None).map(|_| "thinking");
+    // Of an engine elsewhere nobody knows.
+    let thoughts = ragstone.thinking(None).filter(|_| !ragstone.has_upstream()).map(|_| "thinking");
     let capabilities: Vec<&str> = ["completion"].into_iter().chain(calls).chain(thoughts).collect();
     Ok(ignored.note(Ok(HttpResponse::Ok().json(json!({
         "modelfile": "", "parameters": "", "template": ragstone.chat_template_source().unwrap_or_default(), "details": details(&family),
