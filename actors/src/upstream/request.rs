@@ -321,6 +321,22 @@ mod tests {
         assert_eq!((&own["temperature"], &own["max_tokens"], &own["stop"]), (&json!(0.0), &json!(256), &json!(["x"])));
     }
 
+    #[test]
+    fn the_likeliest_token_alone_is_asked_for_as_each_engine_takes_it() {
+        let sampling = SamplingParams::default();
+        let prompt = Prompt::of_chat(&[ChatMessage::new("user", "x")], &[], None, &PromptFormat::default());
+        for (said_top_p, make, expected) in [
+            (json!(0), Make::Vllm, json!(LEAST_TOP_P)),
+            (json!(0.0), Make::Sglang, json!(LEAST_TOP_P)),
+            (json!(0), Make::Other, json!(0)),
+            (json!(0), Make::Ragstone, json!(0)),
+            (json!(0.5), Make::Vllm, json!(0.5)),
+        ] {
+            let said = said(json!({ "top_p": said_top_p }));
+            assert_eq!(body(&prompt, &asked(Some(&said), &sampling, 0), &served(make))["top_p"], expected);
+        }
+    }
+
     /// vLLM refuses what its context has no room for.
     #[test]
     fn as_much_as_there_is_room_for_is_left_to_the_engine() {

@@ -41,6 +41,29 @@ fn a_chain_that_was_loaded_after_a_restart_is_evicted_from_its_end() {
     assert!(has.is_sorted_by(|a, b| a >= b), "a hole: {has:?}");
 }
 
+/// What stands behind a gap is not taken for the next of what stands before it.
+#[test]
+fn a_chain_that_was_loaded_with_a_gap_is_evicted_from_its_end_all_the_same() {
+    let place = Place::new(0, 8 * 4600);
+    let chain = [1, 2, 3, 4, 5, 6];
+    let daemon = place.daemon();
+    place.engine("e", &namespace()).store(&chain);
+    drop(daemon);
+    let daemon = place.daemon();
+    let mut engine = place.engine("e", &namespace());
+    place.env.set_fail_point("disk.read_frame", FailMode::Error(ErrorKind::Corrupt), 1);
+    assert_eq!(engine.load(&[2]), [false]);
+    place.env.set_fail_point("disk.read_frame", FailMode::Off, 1);
+    assert_eq!(engine.load(&chain), [true, false, true, true, true, true]);
+    assert_eq!(engine.store(&chain)[1], Stored::Accepted);
+    assert_eq!(engine.load(&chain), [true; 6]);
+    engine.store(&[11, 12, 13, 14]);
+    assert!(daemon.blocks().inner().drain(Duration::from_secs(60)));
+    let has = engine.has(&chain, false);
+    assert!(has[0] && !has[5], "{has:?}");
+    assert!(has.is_sorted_by(|a, b| a >= b), "a hole: {has:?}");
+}
+
 #[test]
 fn blocks_are_hit_from_the_bucket_by_a_machine_with_an_empty_disk() {
     let first = Place::new(0, PLENTY).with_bucket("memory://kv-serve-restart");
