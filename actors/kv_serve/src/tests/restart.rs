@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ragstone_env::{ErrorKind, FailMode};
 use ragstone_storage::tier::object::KeySources;
 
 use super::*;
