@@ -6,6 +6,7 @@ mod fonts;
 mod form;
 mod glyphs;
 mod heads;
+mod inline;
 mod join;
 mod layout;
 mod letters;
