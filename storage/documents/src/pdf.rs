@@ -10,6 +10,7 @@ mod inline;
 mod join;
 mod layout;
 mod letters;
+mod matrix;
 mod operations;
 mod rows;
 mod tables;

@@ -315,6 +315,17 @@ fn fonts_that_others_read_are_read() {
 }
 
 #[test]
+fn fonts_that_stand_in_their_page_are_mended() {
+    let map = stream("", "1 beginbfrange <41> <42> <006600660069> endbfrange");
+    let fonts = "<</F1 3 0 R /F3 <</Type /Font /Subtype /TrueType /BaseFont /Arial /ToUnicode 5 0 R>>>>";
+    let content = sized(60.0, 700.0, 10.0, "F3", "AB 1100 had") + &line(60.0, 680.0, "Below.");
+    let resources = format!("/Resources <</Font {fonts}>>");
+    let parsed = read(&file(&[(&content, &resources)], &[&map], "")).unwrap();
+    assert!(parsed.text.starts_with("ffiffj 1100 had"), "{:?}", parsed.text);
+    assert_eq!(parsed.left_out, [""; 0]);
+}
+
+#[test]
 fn drawings_have_fonts_of_their_own() {
     let content = line(60.0, 700.0, "Above.") + "/Form Do\n";
     let form = stream(
