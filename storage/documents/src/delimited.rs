@@ -2,7 +2,7 @@
 
 mod quotes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -70,17 +70,14 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
             let cells = names.iter().zip(row).filter(|(name, cell)| !name.is_empty() && !cell.trim().is_empty());
             let object = cells.map(|(name, cell)| (name.clone(), Value::from(cell.trim()))).collect();
             match records.take(Value::Object(object), format!("L{line}")) {
-                Ok(Some(parsed)) => stopped = each(parsed),
+                Ok(Some(mut parsed)) => {
+                    if row.iter().skip(names.len()).any(|cell| !cell.trim().is_empty()) {
+                        parsed.left_out.push(format!("cells behind the last column that has a name, in line {line}"));
+                    }
+                    stopped = each(parsed);
+                }
                 Ok(None) => {}
                 Err(why) => bad.note(|| format!("line {line}: {why}")),
-            }
-            if row.iter().skip(names.len()).any(|cell| !cell.trim().is_empty()) {
-                let (cells, known) = (row.len(), names.len());
-                bad.note(|| {
-                    format!(
-                        "line {line}: it has {cells} cells, and {known} columns have names; the others are left out"
-                    )
-                });
             }
         }
         rows += 1;
@@ -93,15 +90,24 @@ pub fn records(text: &str, fields: &RecordFields, each: Each<'_>) -> Result<Opti
 
 /// The names of columns: those of one name are counted, so that none takes another's place.
 fn column_names(row: &csv::StringRecord) -> Vec<String> {
-    let mut times = BTreeMap::<String, usize>::new();
-    let mut names = Vec::new();
-    for name in row {
-        let name = one_line(name.trim_start_matches('\u{feff}'));
-        let time = times.entry(name.clone()).or_default();
+    let names: Vec<String> = row.iter().map(|name| one_line(name.trim_start_matches('\u{feff}'))).collect();
+    // A name that is made may be another column's, too.
+    let mut known: HashSet<String> = names.iter().cloned().collect();
+    let mut times = HashMap::<&str, usize>::new();
+    let counted = names.iter().map(|name| {
+        let time = times.entry(name).or_default();
         *time += 1;
-        names.push(if *time > 1 && !name.is_empty() { format!("{name} ({time})") } else { name });
-    }
-    names
+        if *time == 1 || name.is_empty() {
+            return name.clone();
+        }
+        let mut made = format!("{name} ({time})");
+        while !known.insert(made.clone()) {
+            *time += 1;
+            made = format!("{name} ({time})");
+        }
+        made
+    });
+    counted.collect()
 }
 
 fn lines(text: &str) -> Parsed {
@@ -308,8 +314,19 @@ mod tests {
                 Ok(())
             },
         );
-        assert_eq!(bad.unwrap().unwrap(), "line 3: it has 4 cells, and 3 columns have names; the others are left out");
+        // Its row is read, so that the file is.
+        assert_eq!(bad, Ok(None));
         assert_eq!((found[0].text.as_str(), &found[0].metadata["note (2)"]), ("one", &"two".into()));
+        assert_eq!(found.len(), 4);
+        assert_eq!(found[1].left_out, ["cells behind the last column that has a name, in line 3"]);
+        assert!(found.iter().enumerate().all(|(at, one)| at == 1 || one.left_out.is_empty()));
+    }
+
+    #[test]
+    fn names_that_are_made_are_no_others() {
+        let row = csv::StringRecord::from(vec!["note", "note", "", "note (2)", "note", "note (2)", ""]);
+        let expected = ["note", "note (3)", "", "note (2)", "note (4)", "note (2) (2)", ""];
+        assert_eq!(column_names(&row), expected);
     }
 
     #[test]

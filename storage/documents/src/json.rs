@@ -19,7 +19,7 @@ use serde_json::Value;
 
 pub use self::fields::RecordFields;
 pub use self::record::{MIN_ID_BYTES, Records};
-use self::repair::repaired;
+pub use self::repair::repaired;
 use super::parse::{Each, Parsed, check};
 
 /// The place of what has no text of its own, gathered to one table.

@@ -20,6 +20,8 @@ const MAX_ADDRESSES: usize = 20;
 /// Letters of a plain text that may be no more than a word to programs that display no HTML; and how many times as many its page has then.
 const LITTLE: usize = 200;
 const MUCH: usize = 10;
+/// Fields of which each message has one.
+const HEAD: [&[u8]; 6] = [b"From", b"Subject", b"Date", b"Message-ID", b"Received", b"Return-Path"];
 
 /// Reads a message, and what is attached to it. What is wrong with attachments it returns; the others, and the message, were handed out.
 ///
@@ -216,7 +218,7 @@ fn quoted(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(quoted)
 }
 
-/// Whether a line `From …` begins a message: it says when that came, or stands alone between a blank line and header fields.
+/// Whether a line `From …` begins a message: it says when that came, or stands between a blank line and header fields.
 fn is_between(line: &[u8], rest: &[u8], is_behind_blank: bool) -> bool {
     const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
     let line = String::from_utf8_lossy(line);
@@ -226,9 +228,23 @@ fn is_between(line: &[u8], rest: &[u8], is_behind_blank: bool) -> bool {
     let has_date = has(&|word| DAYS.contains(&word.trim_end_matches(',')))
         && has(&|word| word.len() == 4 && is_digits(word))
         && has(&|word| word.split_once(':').is_some_and(|(hour, _)| is_digits(hour)));
-    let field = rest.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'-').next().unwrap_or_default();
-    let has_fields = !field.is_empty() && rest.get(field.len()) == Some(&b':');
-    has_date || is_behind_blank && words.len() < 2 && has_fields
+    has_date || is_behind_blank && has_head(rest)
+}
+
+/// Whether a text begins with a mail's head, whatever date the line above it has: programs write many.
+fn has_head(text: &[u8]) -> bool {
+    for line in text.split(|byte| *byte == b'\n') {
+        let end = line.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'-').unwrap_or(line.len());
+        let (name, rest) = line.split_at(end);
+        if end > 0 && rest.first() == Some(&b':') {
+            if HEAD.iter().any(|field| name.eq_ignore_ascii_case(field)) {
+                return true;
+            }
+        } else if !matches!(line.first(), Some(b' ' | b'\t')) {
+            return false;
+        }
+    }
+    false
 }
 
 /// A message's place: its own id, which stays when others are removed.

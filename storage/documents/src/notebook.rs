@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
+use super::body::Body;
+use super::element::ElementKind;
 use super::html;
+use super::json::repaired;
 use super::left_out::LeftOut;
 use super::markup;
 use super::parse::Parsed;
@@ -15,7 +18,8 @@ const MAX_OUTPUT_BYTES: usize = 2000;
 /// # Errors
 /// Where it is none.
 pub fn read(text: &str) -> Result<Parsed, String> {
-    let book: Value = serde_json::from_str(text).map_err(|error| format!("not readable as a notebook: {error}"))?;
+    let book: Value =
+        serde_json::from_str(&repaired(text)).map_err(|error| format!("not readable as a notebook: {error}"))?;
     let old = book.get("worksheets").and_then(|sheets| sheets.get(0)).and_then(|sheet| sheet.get("cells"));
     let cells = book.get("cells").or(old).and_then(Value::as_array);
     let cells = cells.ok_or("not readable as a notebook: it has no `cells`")?;
@@ -27,9 +31,8 @@ pub fn read(text: &str) -> Result<Parsed, String> {
                 fenced(&text, &mut source);
                 for output in cell.get("outputs").and_then(Value::as_array).into_iter().flatten() {
                     pictures += usize::from(is_picture(output));
-                    match displayed(output) {
-                        Some(text) => put(&text, &mut source),
-                        None => fenced(&said(output), &mut source),
+                    if !put_displayed(output, &mut source) {
+                        fenced(&said(output), &mut source);
                     }
                 }
             }
@@ -64,21 +67,58 @@ fn put(text: &str, source: &mut String) {
     source.push_str("\n\n");
 }
 
-/// What an output displays as a page does, in Markdown: what its code made for people. Where its plain text tells the same, that is shorter.
-fn displayed(output: &Value) -> Option<String> {
-    let data = output.get("data").filter(|_| !is_picture(output))?;
+/// Puts what an output displays as a page does: what its code made for people. Whether it does; where its plain text tells the same, that is
+/// shorter.
+fn put_displayed(output: &Value, source: &mut String) -> bool {
+    let Some(data) = output.get("data").filter(|_| !is_picture(output)) else { return false };
     let text = |kind: &str| data.get(kind).map(joined).filter(|text| !text.trim().is_empty());
     if let Some(text) = text("text/markdown") {
-        return Some(text);
+        put(&text, source);
+        return true;
     }
     if text("text/plain").is_some_and(|plain| !is_name(&plain)) {
-        return None;
+        return false;
     }
-    let mut page = html::Page::default();
-    html::append(&text("text/html")?, &mut page).ok()?;
-    let text = page.body.finish().0;
-    let text = cut(text.replace('&', "&amp;").replace('<', "&lt;").replace('*', "\\*"));
-    Some(text).filter(|text| !text.trim().is_empty())
+    let (Some(html), mut page) = (text("text/html"), html::Page::default()) else { return false };
+    if html::append(&html, &mut page).is_err() || page.body.is_blank() {
+        return false;
+    }
+    put_page(page.body, source);
+    true
+}
+
+/// Puts a page's text so that Markdown gives it back as it is.
+fn put_page(body: Body, source: &mut String) {
+    let (text, elements) = body.finish();
+    let text = cut(text);
+    let ends = elements.iter().map(|element| (element.at, element.kind));
+    let ends = ends.take_while(|(at, _)| text.is_char_boundary(*at)).chain([(text.len(), ElementKind::Text)]);
+    let (mut at, mut kind) = (0, ElementKind::Text);
+    for (end, next) in ends {
+        let part = text.get(at..end).unwrap_or_default();
+        let is_row = matches!(kind, ElementKind::Table { .. });
+        match kind {
+            ElementKind::Code => fenced(part.trim_matches('\n'), source),
+            _ => part.lines().for_each(|line| put_line(line, is_row, source)),
+        }
+        (at, kind) = (end, next);
+    }
+    source.push('\n');
+}
+
+/// Puts a line without what it would be to Markdown. Bars of a table's row are its own.
+fn put_line(line: &str, is_row: bool, source: &mut String) {
+    let line = line.trim_start();
+    let is_rule = is_row && line.bytes().all(|byte| b"| -".contains(&byte));
+    let mut letters = line.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let is_own = is_row && (letter == '|' || letter == '\\' && letters.peek() == Some(&'|'));
+        if letter.is_ascii_punctuation() && !is_rule && !is_own {
+            source.push('\\');
+        }
+        source.push(letter);
+    }
+    source.push('\n');
 }
 
 /// Whether a text says no more than which object there is: `<IPython.core.display.HTML object>`.
@@ -106,7 +146,7 @@ fn said(output: &Value) -> String {
     let data = output.get("data").unwrap_or(output);
     let plain = || {
         let plain = data.get("text/plain");
-        let is_formula = plain.is_some_and(|plain| is_name(&joined(plain)));
+        let is_formula = plain.is_none_or(|plain| is_name(&joined(plain)));
         data.get("text/latex").filter(|_| is_formula).or(plain)
     };
     let text = match (output.get("text"), plain(), output.get("ename")) {
@@ -129,7 +169,6 @@ fn is_picture(output: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::ElementKind;
 
     #[test]
     fn cells_are_text_and_code() {
@@ -167,5 +206,44 @@ mod tests {
             assert!(parsed.text.contains(text), "{text:?} in {:?}", parsed.text);
         }
         assert!(!parsed.text.contains("object") && !parsed.text.contains("Styler") && !parsed.text.contains("twice"));
+    }
+
+    #[test]
+    fn pages_that_are_displayed_stay_as_they_are() {
+        let lines = [
+            r"__init__ and `a` are _x_, 2 * 3 * 4 < 5 &amp; \(y\) of C:\_a~~b",
+            "[1]: https://a.example/one",
+            "[a](b)",
+            "# no heading",
+            "===",
+            "1) one",
+        ];
+        let page: String = lines
+            .iter()
+            .map(|line| line.replace('&', "&amp;").replace('<', "&lt;"))
+            .fold(String::new(), |page, line| format!("{page}<p>{line}</p>"));
+        let code = "    if a < b &amp;&amp; \\*c:\n        stop()";
+        let code_page = code.replace('&', "&amp;").replace('<', "&lt;");
+        let table = "<table><tr><th>a_b</th><th>*</th></tr><tr><td>C:\\_x</td><td>1|2</td></tr></table>";
+        let html = format!("{page}<pre>{code_page}</pre>{table}");
+        let book = serde_json::json!({"cells": [
+            {"cell_type": "code", "source": "show()", "outputs": [{"data": {"text/html": html}}]},
+            {"cell_type": "markdown", "source": "*After.*"}]});
+        let parsed = read(&book.to_string()).unwrap();
+        for text in lines.iter().chain([&code, &"| a_b | * |\n| --- | --- |\n| C:\\_x | 1\\|2 |", &"\nAfter."]) {
+            assert!(parsed.text.contains(text), "{text:?} in {:?}", parsed.text);
+        }
+        // What is cut is cut before it is written for Markdown.
+        let html = format!("<p>{}</p>", "&lt;".repeat(MAX_OUTPUT_BYTES + 1));
+        let book = serde_json::json!({"cells": [{"cell_type": "code", "outputs": [{"data": {"text/html": html}}]}]});
+        assert_eq!(read(&book.to_string()).unwrap().text, "<".repeat(MAX_OUTPUT_BYTES) + "…");
+    }
+
+    #[test]
+    fn formulas_alone_and_halves_of_characters_are_read() {
+        let book = r#"{"cells": [{"cell_type": "code", "source": "x", "outputs": [{"data": {"text/latex": "$x = 4$"}},
+            {"text": "cut \ud83d", "metadata": {"mean": NaN}}]}]}"#;
+        let parsed = read(book).unwrap();
+        assert!(parsed.text.contains("$x = 4$") && parsed.text.contains("cut \u{fffd}"), "{:?}", parsed.text);
     }
 }

@@ -48,6 +48,10 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
             sheets.xlsx(bytes, has_links)?;
         }
     }
+    // What was stored of it stays then.
+    if sheets.body.is_blank() && !(sheets.unread.is_empty() && sheets.cut.is_empty()) {
+        return Err(unreadable(&"its sheets are damaged"));
+    }
     let mut left_out = LeftOut::default();
     left_out.names("hidden sheet", "hidden sheets", &sheets.hidden);
     left_out.names("a sheet that cannot be read:", "sheets that cannot be read:", &sheets.unread);
@@ -227,9 +231,10 @@ mod tests {
     use super::*;
     use crate::archive::zipped;
 
-    #[test]
-    fn sheets_that_cannot_be_read_are_told() {
-        let sheets = [("Works", "worksheet"), ("Chart", "chartsheet"), ("Broken", "worksheet"), ("Gone", "worksheet")];
+    const MAIN: &str = "xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\"";
+
+    /// A workbook of sheets of these names and kinds, of which these are there.
+    fn workbook(sheets: &[(&str, &str)], parts: &[(&str, &str)]) -> Vec<u8> {
         let (mut listed, mut relations) = (String::new(), String::new());
         for (at, (name, kind)) in sheets.iter().enumerate() {
             listed += &format!(r#"<sheet name="{name}" sheetId="{}" r:id="r{at}"/>"#, at + 1);
@@ -237,20 +242,45 @@ mod tests {
                 r#"<Relationship Id="r{at}" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}" Target="{kind}s/{name}.xml"/>"#
             );
         }
-        let main = "xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\"";
         let office = "xmlns:r=\"http://schemas.openxmlformats.org/officeDocument/2006/relationships\"";
-        let cell = r#"<sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>Granite</t></is></c></row><row r="2"><c r="A2" t="e"><v>#SPILL!</v></c><c r="B2" t="n"><v>-</v></c></row></sheetData>"#;
         let package = r#"<Relationships><Relationship Id="a" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument" Target="xl/workbook.xml"/></Relationships>"#;
-        let file = zipped(&[
+        let book = format!("<workbook {MAIN} {office}><sheets>{listed}</sheets></workbook>");
+        let relations = format!("<Relationships>{relations}</Relationships>");
+        let mut all = vec![
             ("_rels/.rels", package),
-            ("xl/workbook.xml", &format!("<workbook {main} {office}><sheets>{listed}</sheets></workbook>")),
-            ("xl/_rels/workbook.xml.rels", &format!("<Relationships>{relations}</Relationships>")),
-            ("xl/worksheets/Works.xml", &format!("<worksheet {main}>{cell}</worksheet>")),
-            ("xl/chartsheets/Chart.xml", &format!("<chartsheet {main}><sheetPr/></chartsheet>")),
-            ("xl/worksheets/Broken.xml", &format!("<worksheet {main}><sheetPr></sheetPr></worksheet>")),
-        ]);
+            ("xl/workbook.xml", book.as_str()),
+            ("xl/_rels/workbook.xml.rels", relations.as_str()),
+        ];
+        all.extend(parts);
+        zipped(&all)
+    }
+
+    #[test]
+    fn sheets_that_cannot_be_read_are_told() {
+        let sheets = [("Works", "worksheet"), ("Chart", "chartsheet"), ("Broken", "worksheet"), ("Gone", "worksheet")];
+        let cell = r#"<sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>Granite</t></is></c></row><row r="2"><c r="A2" t="e"><v>#SPILL!</v></c><c r="B2" t="n"><v>-</v></c></row></sheetData>"#;
+        let file = workbook(
+            &sheets,
+            &[
+                ("xl/worksheets/Works.xml", &format!("<worksheet {MAIN}>{cell}</worksheet>")),
+                ("xl/chartsheets/Chart.xml", &format!("<chartsheet {MAIN}><sheetPr/></chartsheet>")),
+                ("xl/worksheets/Broken.xml", &format!("<worksheet {MAIN}><sheetPr></sheetPr></worksheet>")),
+            ],
+        );
         let parsed = read(&file).unwrap();
         assert_eq!(parsed.text, "Works\n\nGranite");
         assert_eq!(parsed.left_out, ["sheets that cannot be read: `Broken`, `Gone`", "2 cells that cannot be read"]);
+    }
+
+    #[test]
+    fn a_workbook_of_damaged_sheets_is_not_an_empty_one() {
+        let read = |sheet: &str| {
+            let sheet = format!("<worksheet {MAIN}>{sheet}");
+            read(&workbook(&[("Works", "worksheet")], &[("xl/worksheets/Works.xml", &sheet)]))
+        };
+        for damaged in ["<sheetPr></sheetPr></worksheet>", "<sheetData><row r=\"1\"><c r=\"A1\""] {
+            assert!(read(damaged).unwrap_err().contains("damaged"), "{damaged}");
+        }
+        assert_eq!(read("<sheetData></sheetData></worksheet>").unwrap().text, "");
     }
 }

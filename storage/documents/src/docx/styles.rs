@@ -145,7 +145,10 @@ fn kind(style: Node<'_, '_>) -> Option<Said> {
         Kind::Title
     } else if let Some(level) = called.strip_prefix("heading ").and_then(|level| level.parse().ok()) {
         Kind::Heading(level)
-    } else if called.starts_with("toc ") || called == "table of figures" {
+    } else if called == "subtitle" {
+        // Some are made from the title.
+        return Some(Said::Text);
+    } else if called.starts_with("toc ") || matches!(called.as_str(), "table of figures" | "contents heading") {
         Kind::Contents
     } else if called.contains("code") || called == "html preformatted" || called == "macro" {
         Kind::Code

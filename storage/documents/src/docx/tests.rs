@@ -90,6 +90,23 @@ fn styles_are_what_they_are_made_from() {
 }
 
 #[test]
+fn a_subtitle_is_no_heading_whatever_it_is_made_from() {
+    let styles = r#"<w:styles NAMES>
+        <w:style w:styleId="H1"><w:name w:val="heading 1"/></w:style>
+        <w:style w:styleId="Title"><w:name w:val="Title"/></w:style>
+        <w:style w:styleId="Subtitle"><w:name w:val="Subtitle"/><w:basedOn w:val="Title"/></w:style>
+        <w:style w:styleId="Contents"><w:name w:val="Contents Heading"/><w:basedOn w:val="H1"/></w:style>
+        </w:styles>"#;
+    let subtitle = styled("Subtitle", "From 1912 on");
+    let body = styled("Title", "The weir") + &subtitle + &styled("Contents", "What is where");
+    let parsed = docx(&body, &[("word/styles.xml", styles)]);
+    assert_eq!((parsed.title.as_deref(), parsed.text.as_str()), (Some("The weir"), "From 1912 on"));
+    assert_eq!(parsed.elements.len(), 0);
+    let parsed = docx(&subtitle, &[("word/styles.xml", styles)]);
+    assert_eq!((parsed.title, parsed.text.as_str()), (None, "From 1912 on"));
+}
+
+#[test]
 fn styles_give_numbers_to_headings_and_lists() {
     let items = [styled("H1", "Rent"), styled("H2", "When"), styled("H2", "How"), styled("H1", "Heating")];
     assert_eq!(listed(&items), "I Rent\n\n1.1 When\n\n1.2 How\n\nII Heating");

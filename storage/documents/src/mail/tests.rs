@@ -65,6 +65,17 @@ fn a_line_of_a_text_ends_no_message() {
     assert!(found[0].contains("From Monday on the lock is closed.\nYours"), "{:?}", found[0]);
 }
 
+#[test]
+fn a_message_begins_whatever_its_date_looks_like() {
+    for date in ["2026-03-03T09:15:00Z", "3 Mar 2026 09:15:00", "Tue Mar  3 09:15:00 26", "Di Mär  3 09:15:00 2026"] {
+        let head = "Received: by a.example\n\twith SMTP\nSubject: Ford";
+        let text = format!("From a@x.example {date}\n{head}\n\nIt is dry.\n\nFrom May on\nit is wet.\n\n").repeat(2);
+        let (found, bad) = read(crate::Format::Mailbox, &text);
+        assert_eq!((found.len(), bad), (2, None), "{date}");
+        assert!(found.iter().all(|one| one.text == "It is dry.\n\nFrom May on\nit is wet."), "{date}");
+    }
+}
+
 /// A message of several parts: headers, and what follows them.
 fn parts(subject: &str, parts: &[(&str, &str)]) -> String {
     let mut text = format!(

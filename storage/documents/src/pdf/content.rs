@@ -7,6 +7,7 @@ use pdf_extract::content::{Content, Operation};
 use pdf_extract::{Dictionary, Document, Object, ObjectId, Stream, dictionary};
 
 use super::fonts::{self, drawn_scale, is_bold, numbers};
+use super::matrix::{Matrix, UNTURNED};
 use super::operations;
 
 /// Forms in one another.
@@ -48,6 +49,8 @@ pub struct Pages {
     fonts: BTreeMap<String, Object>,
     /// Those on which the library gives up, and whether nothing can be read in them.
     bad: HashMap<String, bool>,
+    /// Fonts that stand in the resources of their pages, as the library reads them.
+    own: HashMap<String, Dictionary>,
 }
 
 /// A page as it was opened.
@@ -73,8 +76,8 @@ impl Pages {
             ),
         );
         document.catalog_mut().ok()?.set("Pages", Object::Reference(root));
-        let (fonts, bad) = (BTreeMap::new(), HashMap::new());
-        Some(Self { document, ids, stage, made: Vec::new(), bytes_left: MAX_BYTES, fonts, bad })
+        let (fonts, bad, own) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Some(Self { document, ids, stage, made: Vec::new(), bytes_left: MAX_BYTES, fonts, bad, own })
     }
 
     /// Makes a page the only one.
@@ -98,6 +101,7 @@ impl Pages {
             bytes_left: self.bytes_left.min(MAX_PAGE_BYTES),
             fonts: BTreeMap::new(),
             bad: &self.bad,
+            own: &self.own,
             page: page.0,
             is_whole: true,
         };
@@ -135,18 +139,17 @@ impl Pages {
             had = true;
             let known = self.document.dereference(&font).ok().and_then(|(_, font)| font.as_dict().ok());
             let others = known.map(|font| fonts::simpler(&self.document, font)).unwrap_or_default();
-            let found = others.into_iter().find(|other| self.is_read(Object::Dictionary(other.clone())));
-            match (found, font.as_reference()) {
-                (Some(found), Ok(id)) => {
-                    // What its map says is all that it says.
-                    if !found.has(b"ToUnicode") {
-                        self.bad.insert(name, false);
-                    }
-                    self.document.objects.insert(id, Object::Dictionary(found));
-                }
-                _ => {
-                    self.bad.insert(name, true);
-                }
+            let Some(found) = others.into_iter().find(|other| self.is_read(Object::Dictionary(other.clone()))) else {
+                self.bad.insert(name, true);
+                continue;
+            };
+            // What its map says is all that it says.
+            if !found.has(b"ToUnicode") {
+                self.bad.insert(name.clone(), false);
+            }
+            match font.as_reference() {
+                Ok(id) => drop(self.document.objects.insert(id, Object::Dictionary(found))),
+                Err(_) => drop(self.own.insert(name, found)),
             }
         }
         had
@@ -187,29 +190,6 @@ pub fn rectangle(document: &Document, object: &Object) -> Option<[f32; 4]> {
     numbers(document, object)?.try_into().ok()
 }
 
-/// A matrix of the plane.
-#[derive(Debug, Clone, Copy)]
-struct Matrix([f32; 6]);
-
-const UNTURNED: Matrix = Matrix([1.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
-
-impl Matrix {
-    fn of(operands: &[Object]) -> Option<Self> {
-        let numbers: Option<Vec<f32>> = operands.iter().map(|one| one.as_float().ok()).collect();
-        numbers?.try_into().ok().map(Self)
-    }
-
-    /// First this one, then the other.
-    fn then(self, other: Self) -> Self {
-        let ([a, b, c, d, e, f], [g, h, i, j, k, l]) = (self.0, other.0);
-        Self([a * g + b * i, a * h + b * j, c * g + d * i, c * h + d * j, e * g + f * i + k, e * h + f * j + l])
-    }
-
-    fn operation(self) -> Operation {
-        Operation::new("cm", self.0.into_iter().map(Object::Real).collect())
-    }
-}
-
 struct Cleaner<'d> {
     document: &'d Document,
     made: Vec<(ObjectId, Stream)>,
@@ -220,6 +200,7 @@ struct Cleaner<'d> {
     bytes_left: usize,
     fonts: BTreeMap<String, Object>,
     bad: &'d HashMap<String, bool>,
+    own: &'d HashMap<String, Dictionary>,
     page: u32,
     is_whole: bool,
 }
@@ -422,8 +403,10 @@ impl<'d> Cleaner<'d> {
         let (called, object, font) = match object.as_reference() {
             Ok(id) => (format!("G{}-{}", id.0, id.1), object.clone(), font.clone()),
             Err(_) => {
-                let font = fonts::mended(document, font).unwrap_or_else(|| font.clone());
-                (format!("D{}-{}", self.page, self.fonts.len()), Object::Dictionary(font.clone()), font)
+                let called = format!("D{}-{}", self.page, self.fonts.len());
+                let own = self.own.get(&called).cloned().or_else(|| fonts::mended(document, font));
+                let font = own.unwrap_or_else(|| font.clone());
+                (called, Object::Dictionary(font.clone()), font)
             }
         };
         let show = Show {

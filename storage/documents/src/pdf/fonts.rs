@@ -1,5 +1,6 @@
 //! Fonts, put so that the PDF library reads them: it gives up on many that other readers know.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pdf_extract::{
@@ -10,6 +11,14 @@ use super::letters;
 
 /// Letters of a font, twice over.
 const MAX_LETTERS: usize = 1 << 17;
+/// Of a font whose codes are bytes.
+const CODES: usize = 256;
+/// What is looked at of the differences of an encoding: each code and its name, twice over.
+const MAX_DIFFERENCES: usize = 4 * CODES;
+/// Widths and names that are written out for all fonts of a file: many may have the same list.
+const MAX_WRITTEN: usize = 1 << 21;
+/// Widths of fonts with many letters that are looked at.
+const MAX_SEEN: usize = 1 << 24;
 const KINDS: [&[u8]; 5] = [b"Type0", b"Type1", b"MMType1", b"TrueType", b"Type3"];
 /// Encodings that the library knows.
 const ENCODINGS: [&[u8]; 3] = [b"MacRomanEncoding", b"MacExpertEncoding", b"WinAnsiEncoding"];
@@ -101,8 +110,11 @@ const WIDTHS: [u16; 95] = [
 /// Numbers of an array.
 pub fn numbers(document: &Document, object: &Object) -> Option<Vec<f32>> {
     let (_, object) = document.dereference(object).ok()?;
-    let number = |one: &Object| document.dereference(one).ok().and_then(|(_, one)| one.as_float().ok());
-    object.as_array().ok()?.iter().map(number).collect()
+    object.as_array().ok()?.iter().map(|one| number(document, one)).collect()
+}
+
+fn number(document: &Document, object: &Object) -> Option<f32> {
+    document.dereference(object).ok()?.1.as_float().ok()
 }
 
 fn name_of<'d>(document: &'d Document, font: &'d Dictionary, key: &[u8]) -> &'d [u8] {
@@ -111,13 +123,25 @@ fn name_of<'d>(document: &'d Document, font: &'d Dictionary, key: &[u8]) -> &'d 
 
 /// Mends all fonts of a file but those that stand in their pages.
 pub fn mend(document: &mut Document) {
-    let all: &Document = document;
-    let fonts = all.objects.iter().filter_map(|(id, object)| Some((*id, mended(all, object.as_dict().ok()?)?)));
-    let fonts: Vec<(ObjectId, Dictionary)> = fonts.collect();
+    let (mut fonts, mut left) = (Vec::new(), MAX_WRITTEN);
+    for (id, object) in &document.objects {
+        let Ok(font) = object.as_dict() else { continue };
+        let Some(mended) = mended(document, font) else { continue };
+        let Some(rest) = left.checked_sub(written(&mended).saturating_sub(written(font))) else { break };
+        left = rest;
+        fonts.push((*id, mended));
+    }
     for (id, font) in fonts {
         document.objects.insert(id, Object::Dictionary(font));
     }
     list_widths(document);
+}
+
+/// Widths and names that a font has itself.
+fn written(font: &Dictionary) -> usize {
+    let length = |font: &Dictionary, key: &[u8]| font.get(key).and_then(Object::as_array).map_or(0, Vec::len);
+    let encoding = font.get(b"Encoding").and_then(Object::as_dict);
+    length(font, b"Widths") + encoding.map_or(0, |encoding| length(encoding, b"Differences"))
 }
 
 /// A font as the library reads it; `None` where a dictionary is no font.
@@ -127,6 +151,10 @@ pub fn mended(document: &Document, font: &Dictionary) -> Option<Dictionary> {
         return None;
     }
     let mut mended = font.clone();
+    // The library wants a name of each that is not drawn.
+    if kind != b"Type3" && name_of(document, font, b"BaseFont").is_empty() {
+        mended.set("BaseFont", Object::Name(b"Helvetica".to_vec()));
+    }
     match font.get_deref(b"ToUnicode", document) {
         Ok(Object::Stream(_)) => {}
         Ok(Object::Name(name)) if name == b"Identity-H" => {}
@@ -145,24 +173,44 @@ pub fn mended(document: &Document, font: &Dictionary) -> Option<Dictionary> {
 fn set_widths(document: &Document, font: &mut Dictionary, is_drawn: bool) {
     let first = font.get_deref(b"FirstChar", document).and_then(Object::as_float).map_or(0, |first| first as i64);
     let widths = font.get_deref(b"Widths", document).and_then(Object::as_array).ok();
-    let number = |one: &Object| document.dereference(one).ok().and_then(|(_, one)| one.as_float().ok()).unwrap_or(0.0);
-    let widths: Option<Vec<f32>> = widths.map(|widths| widths.iter().map(number).collect());
-    let widths = widths.filter(|widths| !widths.is_empty() && (0..256).contains(&first));
+    let widths = widths.filter(|widths| !widths.is_empty() && (0..CODES as i64).contains(&first));
+    let last = font.get_deref(b"LastChar", document).and_then(Object::as_i64).ok();
+    if !is_drawn && widths.is_some_and(|widths| last == Some(first + widths.len() as i64 - 1) && are_plain(widths)) {
+        font.set("FirstChar", first);
+        return;
+    }
+    let widths: Option<Vec<f32>> =
+        widths.map(|widths| widths.iter().take(CODES - first as usize).map(|one| width(document, one)).collect());
     let (first, widths) = match widths {
         Some(widths) if is_drawn => {
             let unit = drawn_unit(document, font).map_or(1.0, |unit| unit * 1000.0);
-            let mut all = vec![0.0; 256];
+            let mut all = vec![0.0; CODES];
             all.iter_mut().skip(first as usize).zip(widths).for_each(|(one, width)| *one = width * unit);
             (0, all)
         }
         Some(widths) => (first, widths),
-        None if is_drawn => (0, vec![500.0; 256]),
-        None if CORE.contains(&name_of(document, font, b"BaseFont")) => return,
+        None if is_drawn => (0, vec![500.0; CODES]),
+        None if CORE.contains(&name_of(document, font, b"BaseFont")) => {
+            for key in ["FirstChar", "LastChar", "Widths"] {
+                font.remove(key.as_bytes());
+            }
+            return;
+        }
         None => (0, usual_widths(name_of(document, font, b"BaseFont"))),
     };
     font.set("FirstChar", first);
     font.set("LastChar", first + widths.len() as i64 - 1);
     font.set("Widths", widths.into_iter().map(Object::Real).collect::<Vec<_>>());
+}
+
+/// Zero where it cannot be read.
+fn width(document: &Document, object: &Object) -> f32 {
+    number(document, object).unwrap_or(0.0)
+}
+
+/// Whether the library takes a list of widths as it is.
+fn are_plain(widths: &[Object]) -> bool {
+    widths.len() <= CODES && widths.iter().all(|width| width.as_float().is_ok())
 }
 
 /// Of a font that does not say them, as of one that all readers have.
@@ -171,11 +219,11 @@ fn usual_widths(name: &[u8]) -> Vec<f32> {
     let width =
         |code: usize| code.checked_sub(32).and_then(|at| WIDTHS.get(at)).map_or(556.0, |width| f32::from(*width));
     if name.contains("courier") || name.contains("mono") {
-        vec![600.0; 256]
+        vec![600.0; CODES]
     } else if name.contains("times") {
-        (0..256).map(|code| 0.9 * width(code)).collect()
+        (0..CODES).map(|code| 0.9 * width(code)).collect()
     } else {
-        (0..256).map(width).collect()
+        (0..CODES).map(width).collect()
     }
 }
 
@@ -209,16 +257,15 @@ fn set_encoding(document: &Document, font: &mut Dictionary, kind: &[u8]) {
 
 /// An encoding with each code by itself: what the library does not expect in it ends the page.
 fn encoding(document: &Document, own: Option<&Dictionary>, is_standard: bool) -> Dictionary {
-    let named = |(code, name): (i64, &[u8])| [Object::Integer(code), Object::Name(name.to_vec())];
     let standard = STANDARD.iter().filter(|_| is_standard).map(|(code, name)| (*code, name.as_bytes()));
-    let mut differences: Vec<Object> = standard.flat_map(named).collect();
+    let mut names: BTreeMap<i64, &[u8]> = standard.collect();
     let listed = own.and_then(|own| own.get_deref(b"Differences", document).and_then(Object::as_array).ok());
     let mut code = 0;
-    for object in listed.into_iter().flatten() {
+    for object in listed.into_iter().flatten().take(MAX_DIFFERENCES) {
         match document.dereference(object) {
             Ok((_, Object::Name(name))) => {
-                if (0..256).contains(&code) {
-                    differences.extend(named((code, name.as_slice())));
+                if (0..CODES as i64).contains(&code) {
+                    names.insert(code, name);
                 }
                 code += 1;
             }
@@ -226,8 +273,9 @@ fn encoding(document: &Document, own: Option<&Dictionary>, is_standard: bool) ->
             Err(_) => {}
         }
     }
+    let named = |(code, name): (i64, &[u8])| [Object::Integer(code), Object::Name(name.to_vec())];
     let mut encoding = Dictionary::new();
-    encoding.set("Differences", differences);
+    encoding.set("Differences", names.into_iter().flat_map(named).collect::<Vec<_>>());
     encoding
 }
 
@@ -238,9 +286,9 @@ pub fn simpler(document: &Document, font: &Dictionary) -> Vec<Dictionary> {
     if let Ok(map) = font.get_deref(b"ToUnicode", document).and_then(Object::as_stream) {
         let content = map.decompressed_content().unwrap_or_else(|_| map.content.clone());
         if let Some(plain) = letters::plain(&content) {
-            let mut font = font.clone();
-            font.set("ToUnicode", Object::Stream(Stream::new(Dictionary::new(), plain)));
-            all.push(font);
+            let mut mapped = font.clone();
+            mapped.set("ToUnicode", Object::Stream(Stream::new(Dictionary::new(), plain)));
+            all.push(mapped);
         }
     }
     if kind == b"Type0" {
@@ -250,17 +298,37 @@ pub fn simpler(document: &Document, font: &Dictionary) -> Vec<Dictionary> {
     without.remove(b"ToUnicode");
     all.push(without);
     if kind != b"Type3" {
+        // Its map and its encoding say the letters, too, where its file is damaged.
+        let both = |font: Dictionary| {
+            let other = font.has(b"FontDescriptor").then(|| without_file(&font, kind));
+            [Some(font), other]
+        };
+        all = all.into_iter().flat_map(both).flatten().collect();
         let mut bare = Dictionary::new();
-        for key in ["BaseFont", "FirstChar", "LastChar", "Widths"] {
+        for key in ["BaseFont", "Encoding", "FirstChar", "LastChar", "Widths"] {
             if let Ok(value) = font.get(key.as_bytes()) {
                 bare.set(key, value.clone());
             }
         }
         bare.set("Subtype", Object::Name(b"TrueType".to_vec()));
-        bare.set("Encoding", Object::Name(b"WinAnsiEncoding".to_vec()));
+        let mut bare = mended(document, &bare).unwrap_or(bare);
+        if !bare.has(b"Encoding") {
+            bare.set("Encoding", Object::Name(b"WinAnsiEncoding".to_vec()));
+        }
         all.push(bare);
     }
     all
+}
+
+/// A font without its file, and all that is said of that.
+fn without_file(font: &Dictionary, kind: &[u8]) -> Dictionary {
+    let mut font = font.clone();
+    font.remove(b"FontDescriptor");
+    // The library wants one beside a map.
+    if kind != b"TrueType" && !font.has(b"Encoding") {
+        font.set("Encoding", Object::Dictionary(Dictionary::new()));
+    }
+    font
 }
 
 /// Nobody that listens to the library.
@@ -307,8 +375,8 @@ pub fn is_bold(document: &Document, font: &Dictionary) -> bool {
 /// The first of a drawn font's matrix: its widths times it are ems.
 fn drawn_unit(document: &Document, font: &Dictionary) -> Option<f32> {
     let is_drawn = font.get_deref(b"Subtype", document).and_then(Object::as_name).is_ok_and(|kind| kind == b"Type3");
-    let matrix = font.get(b"FontMatrix").ok().filter(|_| is_drawn).and_then(|matrix| numbers(document, matrix))?;
-    matrix.first().copied().filter(|unit| unit.is_normal())
+    let matrix = font.get_deref(b"FontMatrix", document).and_then(Object::as_array).ok().filter(|_| is_drawn)?;
+    number(document, matrix.first()?).filter(|unit| unit.is_normal())
 }
 
 /// The em of a font that is drawn, as its letters are wide: some are one unit large, and the page is scaled.
@@ -323,11 +391,16 @@ pub fn drawn_scale(document: &Document, font: &Dictionary) -> Option<f32> {
 
 /// The library misreads a width that is given for several letters at once, so that each gets its own.
 pub fn list_widths(document: &mut Document) {
-    let mut listed = Vec::new();
+    let (mut listed, mut left, mut unseen) = (Vec::new(), MAX_WRITTEN, MAX_SEEN);
     for (id, object) in &document.objects {
         let widths = object.as_dict().and_then(|font| font.get_deref(b"W", document)).and_then(Object::as_array);
         let Ok(widths) = widths else { continue };
-        if let Some(list) = each_width(document, widths) {
+        let lists = widths.iter().filter_map(|one| one.as_array().ok());
+        let Some(rest) = unseen.checked_sub(widths.len() + lists.map(Vec::len).sum::<usize>()) else { break };
+        unseen = rest;
+        if let Some((list, letters)) = each_width(document, widths) {
+            let Some(rest) = left.checked_sub(letters) else { break };
+            left = rest;
             listed.push((*id, list));
         }
     }
@@ -338,27 +411,34 @@ pub fn list_widths(document: &mut Document) {
     }
 }
 
-/// `[1 [500 600] 7 9 500]` as `[1 [500 600] 7 [500 500 500]]`; `None` where it is so already.
-fn each_width(document: &Document, widths: &[Object]) -> Option<Vec<Object>> {
-    let plain = |object: &Object| document.dereference(object).ok().map(|(_, object)| object.clone());
-    let mut list = Vec::new();
-    let mut letters = 0;
-    let mut is_changed = false;
-    let mut rest = widths.iter();
-    while let (Some(first), Some(next)) = (rest.next(), rest.next()) {
-        let (first, next) = (plain(first)?, plain(next)?);
-        if matches!(next, Object::Array(_)) {
-            list.extend([first, next]);
-            continue;
-        }
-        let width = plain(rest.next()?)?;
-        let count = usize::try_from(next.as_i64().ok()?.checked_sub(first.as_i64().ok()?)?.checked_add(1)?).ok()?;
-        letters += count.min(MAX_LETTERS + 1);
-        if letters > MAX_LETTERS {
-            return None;
-        }
-        list.extend([first, Object::Array(vec![width; count])]);
-        is_changed = true;
+/// `[1 [500 600] 7 9 500]` as `[1 [500 600] 7 [500 500 500]]`, as far as it can be read, and how many widths were; `None` where it is so already.
+fn each_width(document: &Document, widths: &[Object]) -> Option<(Vec<Object>, usize)> {
+    let is_number = |object: &Object| object.as_float().is_ok();
+    let is_plain =
+        |pair: &[Object]| matches!(pair, [Object::Integer(_), Object::Array(own)] if own.iter().all(is_number));
+    if widths.chunks(2).all(is_plain) {
+        return None;
     }
-    is_changed.then_some(list)
+    let (mut list, mut letters, mut rest) = (Vec::new(), 0, widths.iter());
+    while let Some((first, widths)) = next_widths(document, &mut rest) {
+        letters += widths.len();
+        if letters > MAX_LETTERS {
+            break;
+        }
+        list.push(Object::Integer(first));
+        list.push(Object::Array(widths.into_iter().map(Object::Real).collect()));
+    }
+    Some((list, letters))
+}
+
+/// The next letters' first one, and their widths; `None` where there are none that can be read.
+fn next_widths(document: &Document, rest: &mut std::slice::Iter<'_, Object>) -> Option<(i64, Vec<f32>)> {
+    let first = number(document, rest.next()?)? as i64;
+    let next = document.dereference(rest.next()?).ok()?.1;
+    if let Ok(widths) = next.as_array() {
+        return Some((first, widths.iter().take(MAX_LETTERS + 1).map(|one| width(document, one)).collect()));
+    }
+    let last = next.as_float().ok()? as i64;
+    let count = usize::try_from(last.checked_sub(first)?.checked_add(1)?).ok()?;
+    Some((first, vec![width(document, rest.next()?); count.min(MAX_LETTERS + 1)]))
 }

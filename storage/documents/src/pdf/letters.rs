@@ -4,6 +4,11 @@ use std::fmt::Write;
 
 /// Codes of a font.
 const MAX_CODES: usize = 1 << 17;
+/// Bytes of a code.
+const MAX_CODE: usize = 4;
+/// Bytes of what a code means, and of what each of a range does: a range has many codes.
+const MAX_TARGET: usize = 512;
+const MAX_RANGE_TARGET: usize = 32;
 
 enum Token<'m> {
     Text(Vec<u8>),
@@ -38,6 +43,11 @@ fn tokens(map: &[u8]) -> Vec<Token<'_>> {
         match first {
             b'%' => at += until(&|byte| matches!(byte, b'\n' | b'\r')),
             b'(' => at += until(&|byte| *byte == b')'),
+            // A letter by its name says nothing here, and stands where others have theirs.
+            b'/' => {
+                tokens.push(Token::Text(Vec::new()));
+                at += until(&is_end);
+            }
             b'<' if rest.first() == Some(&b'<') => at += 1,
             b'<' => {
                 let length = until(&|byte| *byte == b'>');
@@ -81,7 +91,7 @@ fn pairs(tokens: &[Token<'_>]) -> Vec<Pair> {
             }
             _ if !is_open || pairs.len() >= MAX_CODES => {}
             Token::Text(code) if codes.len() <= usize::from(is_range) => {
-                codes.push((number(code), code.len()));
+                codes.push((number(code), code.len().clamp(1, MAX_CODE)));
                 at = 0;
             }
             Token::Text(target) => {
@@ -91,7 +101,9 @@ fn pairs(tokens: &[Token<'_>]) -> Vec<Pair> {
                 // One of a list is of one code.
                 let from = if is_listed { first.saturating_add(at - 1) } else { first };
                 let to = if is_listed { from } else { last.min(first.saturating_add(0xfffe)) };
-                pairs.extend((from..=to).zip(0..).filter_map(|(code, step)| Some((code, bytes, units(target, step)?))));
+                let most = if to > from { MAX_RANGE_TARGET } else { MAX_TARGET };
+                let all = (from..=to).zip(0..).filter(|_| target.len() <= most);
+                pairs.extend(all.filter_map(|(code, step)| Some((code, bytes, units(target, step)?))));
                 if is_listed {
                     at += 1;
                 } else {
@@ -132,5 +144,16 @@ mod tests {
                         <02> <00420043>\nendbfchar\n";
         assert_eq!(plain(map).map(|plain| String::from_utf8(plain).unwrap()).as_deref(), Some(expected));
         assert_eq!(plain(b"1 begincodespacerange <00> <ff> endcodespacerange <"), None);
+    }
+
+    #[test]
+    fn long_targets_and_names_cost_themselves_alone() {
+        let (long, code) = ("0041".repeat(100_000), "00".repeat(100_000));
+        let map = format!(
+            "9 beginbfrange <0000> <fffe> <{long}> <01> <01> <{long}> endbfrange \
+             9 beginbfchar <{code}41> <0042> <02> /f_i <03> <0043> endbfchar"
+        );
+        let read = plain(map.as_bytes()).map(|plain| String::from_utf8(plain).unwrap());
+        assert_eq!(read.as_deref(), Some("2 beginbfchar\n<00000041> <0042>\n<03> <0043>\nendbfchar\n"));
     }
 }

@@ -2,29 +2,41 @@
 
 use pdf_extract::content::{Content, Operation};
 
-/// What follows an image that stands within the content, for it to be its end: nothing but text.
-const TEXT_BEHIND: usize = 16;
+use super::inline::{Image, Images};
+
+/// Lists and dictionaries in one another: the library reads nothing of a content that has a hundred.
+const MAX_OPEN: usize = 64;
 
 /// The operations, and whether these are all.
 pub fn read(content: &[u8]) -> (Vec<Operation>, bool) {
-    let plain = plain(content);
+    let (plain, is_whole) = plain(content);
     match Content::decode_strict(&plain) {
-        Ok(content) => (content.operations, true),
+        Ok(content) => (content.operations, is_whole),
         Err(_) => (Content::decode(&plain).map(|content| content.operations).unwrap_or_default(), false),
     }
 }
 
-/// A content without images, comments and brackets that nothing opens, and with blanks for what else ISO 32000 takes for them.
-fn plain(content: &[u8]) -> Vec<u8> {
+/// A content without images, comments and brackets that nothing opens, and with blanks for what else ISO 32000 takes for them; and whether that is
+/// all of it.
+fn plain(content: &[u8]) -> (Vec<u8>, bool) {
     let mut plain = Vec::with_capacity(content.len());
-    let (mut at, mut open, mut has_ends) = (0, 0_usize, true);
+    let (mut at, mut open, mut inner, mut images) = (0, 0_usize, 0_usize, Images::default());
     while let Some(byte) = content.get(at) {
+        if open + inner > MAX_OPEN {
+            return (plain, false);
+        }
         let rest = &content[at..];
         let length = match byte {
             b'(' => literal(rest),
-            b'<' if rest.get(1) == Some(&b'<') => 2,
+            b'<' if rest.get(1) == Some(&b'<') => {
+                inner += 1;
+                2
+            }
             b'<' => rest.iter().position(|byte| *byte == b'>').map_or(rest.len(), |end| end + 1),
-            b'>' if rest.get(1) == Some(&b'>') => 2,
+            b'>' if rest.get(1) == Some(&b'>') => {
+                inner = inner.saturating_sub(1);
+                2
+            }
             b'%' => {
                 plain.push(b' ');
                 at += rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
@@ -47,14 +59,16 @@ fn plain(content: &[u8]) -> Vec<u8> {
                 // A name begins with what parts others.
                 let is_end = |byte: &u8| byte.is_ascii_whitespace() || b"\0()<>[]{}/%".contains(byte);
                 let length = 1 + rest[1..].iter().position(is_end).unwrap_or(rest.len() - 1);
-                if has_ends && &rest[..length] == b"BI" {
-                    if let Some(image) = image(rest) {
-                        plain.push(b' ');
-                        at += image;
-                        continue;
-                    }
-                    // Looked for once, so that many that have none cost no more.
-                    has_ends = false;
+                if rest.starts_with(b"BI") {
+                    // The library reads nothing at all beside one that it does not know.
+                    let image = if length == 2 { images.next(rest) } else { Image::None };
+                    at += match image {
+                        Image::None => length,
+                        Image::Endless => return (plain, false),
+                        Image::Of(bytes) => bytes,
+                    };
+                    plain.push(b' ');
+                    continue;
                 }
                 length
             }
@@ -62,7 +76,7 @@ fn plain(content: &[u8]) -> Vec<u8> {
         plain.extend_from_slice(&rest[..length.min(rest.len())]);
         at += length;
     }
-    plain
+    (plain, true)
 }
 
 /// How long a text in brackets is.
@@ -81,25 +95,6 @@ fn literal(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// How long an image is that stands within the content, from `BI` to `EI`; `None` where it is none.
-fn image(rest: &[u8]) -> Option<usize> {
-    let is_word = |at: usize, word: &[u8]| {
-        let is_space = |byte: Option<&u8>| byte.is_none_or(|byte| byte.is_ascii_whitespace() || *byte == 0);
-        rest.get(at..).is_some_and(|rest| rest.starts_with(word) && is_space(rest.get(word.len())))
-    };
-    let is_blank = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0;
-    let data = (2..rest.len().min(1 << 12)).find(|at| is_word(*at, b"ID"))? + 3;
-    let is_text = |from: usize| {
-        let behind = rest.get(from..).unwrap_or_default();
-        behind.iter().take(TEXT_BEHIND).all(|byte| is_blank(byte) || byte.is_ascii_graphic())
-    };
-    // Of an image without data the blank before `EI` is that behind `ID`.
-    let is_end = |at: &usize| is_word(*at, b"EI") && is_blank(&rest[*at - 1]);
-    let end = (data..rest.len()).find(|at| is_end(at) && is_text(*at + 2));
-    let end = end.or_else(|| (data..rest.len()).find(is_end))?;
-    Some(end + 2)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +106,56 @@ mod tests {
             let (read, is_whole) = read(format!("BT (One % \\) [) Tj ET {odd} BT [(Two) 3 <41>] TJ ET").as_bytes());
             let read: Vec<&str> = read.iter().map(|operation| operation.operator.as_str()).collect();
             assert_eq!((read, is_whole), (vec!["BT", "Tj", "ET", "BT", "TJ", "ET"], true), "{odd:?}");
+        }
+    }
+
+    fn operators(content: &[u8]) -> (String, bool) {
+        let (read, is_whole) = read(content);
+        let read: Vec<String> = read.into_iter().map(|operation| operation.operator).collect();
+        (read.join(" "), is_whole)
+    }
+
+    #[test]
+    fn an_image_ends_where_its_data_does() {
+        let gray = |data: &[u8]| [b"BI /W 1 /H 1 /CS /G /BPC 8 ID ".as_slice(), data].concat();
+        let packed = |filter: &str, data: &[u8]| [format!("BI /W 9 /H 9 /F {filter} ID ").as_bytes(), data].concat();
+        for image in [
+            gray(b"\xffEI"),
+            gray(b"\xff\nEI"),
+            b"BI/W 2/H 1/CS/RGB/BPC 8 ID EI Q q EI".to_vec(),
+            b"BI /IM true /W 9 /H 1 ID\r\nEI\r\nEI".to_vec(),
+            packed("/Fl", b"x\x80EI"),
+            packed("[/A85 /Fl]", b"abcEI\nabc~>EI"),
+            packed("/A85", b"abcEI\nabc~>\nEI"),
+        ] {
+            let one: &[u8] = b" BT (One) Tj ET ";
+            let content = [image.as_slice(), one, &image, b" q EI Q"].concat();
+            assert_eq!(operators(&content), ("BT Tj ET q EI Q".to_owned(), true), "{image:?}");
+        }
+        // A text may have any bytes.
+        let content = [&*packed("/Fl", b"x EI BT(\xe4) Tj ET "), &*packed("/Fl", b"x EI Q")].concat();
+        assert_eq!(operators(&content).0, "BT Tj ET Q");
+    }
+
+    #[test]
+    fn what_stands_before_an_image_without_end_is_read() {
+        let one = b"BT (One) Tj ET ".as_slice();
+        let endless = [one, b"BI /W 9 /H 9 /CS /G /BPC 8 ID \x80\x80".as_slice()].concat();
+        assert_eq!(operators(&endless), ("BT Tj ET".to_owned(), false));
+        let deep = [one, &b"[".repeat(200)].concat();
+        assert_eq!(operators(&deep), ("BT Tj ET".to_owned(), false));
+        // What has no data is no image, and takes nothing from those behind it.
+        for odd in [&b"BI /W 9 "[..], b"BIG ", b"BI/W 9 BI /W 1 /H 1 ID x EI "] {
+            assert_eq!(operators(&[one, odd, one].concat()), ("BT Tj ET BT Tj ET".to_owned(), true), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn many_images_cost_what_they_are_long() {
+        let one = b"BT (One) Tj ET ".as_slice();
+        for many in ["BI ID x EI \u{80} ", "BI[ ", "BI ", "BI /W 1 /H 1 /IM true /F /A85 ID x EI \u{80} "] {
+            let content = [one, many.repeat(300_000).as_bytes()].concat();
+            assert!(operators(&content).0.starts_with("BT Tj ET"), "{many}");
         }
     }
 }

@@ -304,6 +304,8 @@ fn fonts_that_others_read_are_read() {
             "CB 1100 had",
         ),
         ("/TrueType /BaseFont /Arial /ToUnicode 6 0 R", "ffiffj 1100 had"),
+        ("/Type1 /BaseFont /Helvetica /FirstChar 0 /LastChar 255 /Widths []", "AB 1100 had"),
+        ("/Type1 /Encoding /WinAnsiEncoding", "AB 1100 had"),
     ] {
         let font = format!("<</Type /Font /Subtype {font}>>");
         let content = line(60.0, 680.0, "Below.") + &sized(60.0, 700.0, 10.0, "F3", "AB 1100 had");
@@ -312,6 +314,36 @@ fn fonts_that_others_read_are_read() {
         assert!(parsed.text.starts_with(expected) && parsed.text.ends_with("Below."), "{font}: {:?}", parsed.text);
         assert_eq!(parsed.left_out, [""; 0], "{font}");
     }
+}
+
+#[test]
+fn a_font_whose_file_is_damaged_keeps_its_letters() {
+    let (map, program) = (stream("", "1 beginbfrange <41> <42> <0058> endbfrange"), stream("", "\u{80}"));
+    let widths = "/FirstChar 65 /LastChar 66 /Widths [500 500]";
+    for (says, expected, notes) in [
+        ("/ToUnicode 6 0 R", "XY", 0),
+        ("/ToUnicode 6 0 R /Encoding <</Differences [65 /P /Q]>>", "XY", 0),
+        ("/Encoding <</Differences [65 /P /Q]>>", "PQ", 1),
+    ] {
+        let font = format!("<</Type /Font /Subtype /Type1 /BaseFont /AB+X {widths} {says} /FontDescriptor 7 0 R>>");
+        let content = sized(60.0, 700.0, 10.0, "F3", "AB") + &line(60.0, 680.0, "Below.");
+        let resources = "/Resources <</Font <</F1 3 0 R /F3 5 0 R>>>>";
+        let more: [&str; 4] = [&font, &map, "<</FontFile 8 0 R>>", &program];
+        let parsed = read(&file(&[(&content, resources)], &more, "")).unwrap();
+        assert!(parsed.text.starts_with(expected), "{says}: {:?}", parsed.text);
+        assert_eq!(parsed.left_out.len(), notes, "{says}");
+    }
+}
+
+#[test]
+fn fonts_that_stand_in_their_page_are_mended() {
+    let map = stream("", "1 beginbfrange <41> <42> <006600660069> endbfrange");
+    let fonts = "<</F1 3 0 R /F3 <</Type /Font /Subtype /TrueType /BaseFont /Arial /ToUnicode 5 0 R>>>>";
+    let content = sized(60.0, 700.0, 10.0, "F3", "AB 1100 had") + &line(60.0, 680.0, "Below.");
+    let resources = format!("/Resources <</Font {fonts}>>");
+    let parsed = read(&file(&[(&content, &resources)], &[&map], "")).unwrap();
+    assert!(parsed.text.starts_with("ffiffj 1100 had"), "{:?}", parsed.text);
+    assert_eq!(parsed.left_out, [""; 0]);
 }
 
 #[test]
@@ -410,10 +442,36 @@ fn titles_that_are_numbered_as_pages_are_no_heads() {
 
 #[test]
 fn widths_of_several_letters_are_widths_of_each() {
-    let widths = "[1 [500 600] 7 9 550]";
-    let bytes = file(&[(&line(60.0, 700.0, "A."), "")], &[&format!("<</Subtype /CIDFontType2 /W {widths}>>")], "");
-    let mut document = Document::load_mem(&bytes).unwrap();
-    fonts::list_widths(&mut document);
+    for (widths, expected) in [
+        ("[1 [500 600] 7 9 550]", "[1 [500 600] 7 [550 550 550]]"),
+        ("[1 [500] 7]", "[1 [500]]"),
+        ("[1.0 [500 null] 2.0 3 0.5]", "[1 [500 0] 2 [0.5 0.5]]"),
+        ("[1 [500] 9 7 500]", "[1 [500]]"),
+        ("[1 6 0 R]", "[1 [500 250]]"),
+    ] {
+        let font = format!("<</Subtype /CIDFontType2 /W {widths}>>");
+        let bytes = file(&[(&line(60.0, 700.0, "A."), "")], &[&font, "[500 250]"], "");
+        let mut document = Document::load_mem(&bytes).unwrap();
+        fonts::list_widths(&mut document);
+        let font = document.get_dictionary((5, 0)).unwrap();
+        assert_eq!(format!("{:?}", font.get(b"W").unwrap()), expected);
+    }
+}
+
+#[test]
+fn lists_of_fonts_are_written_as_far_as_there_are_codes() {
+    let font = "<</Subtype /Type1 /FirstChar 0 /Widths 7 0 R /Encoding 8 0 R>>";
+    let whole = "<</Subtype /Type1 /FirstChar 32 /LastChar 33 /Widths 9 0 R>>";
+    let widths = format!("[{}]", "500 ".repeat(3000));
+    let encoding = format!("<</Differences [{}]>>", "0 /a ".repeat(3000));
+    let more: [&str; 5] = [font, whole, &widths, &encoding, "[500 250]"];
+    let mut document = Document::load_mem(&file(&[(&line(60.0, 700.0, "A."), "")], &more, "")).unwrap();
+    fonts::mend(&mut document);
     let font = document.get_dictionary((5, 0)).unwrap();
-    assert_eq!(format!("{:?}", font.get(b"W").unwrap()), "[1 [500 600] 7 [550 550 550]]");
+    let length = |font: &Dictionary, key: &[u8]| font.get(key).unwrap().as_array().unwrap().len();
+    assert_eq!(length(font, b"Widths"), 256);
+    assert_eq!(length(font.get(b"Encoding").unwrap().as_dict().unwrap(), b"Differences"), 2);
+    // What the library takes as it is stays one list.
+    let whole = document.get_dictionary((6, 0)).unwrap();
+    assert!(whole.get(b"Widths").unwrap().as_reference().is_ok());
 }
