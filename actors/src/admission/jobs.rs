@@ -40,7 +40,7 @@ pub enum JobKind {
     Calibration,
     /// Collections of another embedding model are embedded again.
     Renewal,
-    /// Files are rewritten without what was deleted from them.
+    /// Files are rewritten: without what was deleted from them, or few for many.
     Vacuum,
 }
 

@@ -36,6 +36,7 @@ mod naming;
 mod options;
 mod passage;
 mod query;
+mod quiet;
 mod relevance;
 mod renewal;
 mod scan;

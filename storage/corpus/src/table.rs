@@ -40,6 +40,7 @@ use super::checks::Checks;
 use super::disk::{failed, files, io_failed};
 use super::folders::{discard, path_of};
 use super::naming::{Stage, table_at, unknown};
+use super::quiet::Quiet;
 use super::unfinished::{begin, end};
 use super::{PassageEncoder, blocking, schema};
 use crate::{Error, ErrorKind, Result};
@@ -77,6 +78,8 @@ pub(super) struct Collection {
     terms_indexed: Mutex<Option<bool>>,
     /// Counts changes of documents since it was opened: whoever saw as many knows what it holds.
     commits: AtomicU64,
+    /// Whether nobody writes any more.
+    pub(super) quiet: Mutex<Quiet>,
 }
 
 /// Indexes that are to be built anew: they hold nothing that the rows have not.
@@ -264,6 +267,7 @@ impl Collection {
             vectors_indexed: Mutex::default(),
             terms_indexed: Mutex::default(),
             commits: AtomicU64::new(0),
+            quiet: Mutex::default(),
         })
     }
 

@@ -16,6 +16,7 @@ mod damage;
 mod enough;
 mod filters;
 mod languages;
+mod quiet;
 mod reading;
 mod relevant;
 mod renewal;

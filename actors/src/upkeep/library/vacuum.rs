@@ -79,6 +79,7 @@ impl Library {
                 if let Err(error) = library.tidy(within).await {
                     tracing::warn!(%error, "deleted text is still in files or in the bucket; it is tried again");
                 }
+                library.compact().await;
             }
         });
     }
@@ -104,6 +105,20 @@ impl Library {
             again.and(vacuumed)
         });
         tidied.await
+    }
+
+    /// Merges the files of collections that nobody has changed since it was last looked.
+    async fn compact(&self) {
+        for name in self.0.corpus.uncompacted().await {
+            let corpus = self.0.corpus.clone();
+            let of = name.clone();
+            let compacted = self.0.jobs.run(JobKind::Vacuum, async move { corpus.compact(&of).await });
+            if let Err(error) = compacted.await
+                && error.kind() != ErrorKind::NotFound
+            {
+                tracing::warn!(collection = name, %error, "its files could not be merged; searches open more of them than they need to");
+            }
+        }
     }
 
     /// Waits until what was deleted from a collection, or with it, is in no file any more, nor its KV.

@@ -171,6 +171,8 @@ async fn build(corpus: &Corpus, collection: &str, options: &Options) -> Result<(
         corpus.upsert(collection, some, &(), &|_| Ok(())).await?;
     }
     let built_s = watch.elapsed_s();
+    // As a service does once nobody writes.
+    corpus.compact(collection).await?;
     let mut random = random(options.seed);
     let asked = (0..options.queries).map(|_| {
         let document = document(random.usize(..count));

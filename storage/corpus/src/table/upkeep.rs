@@ -15,12 +15,14 @@ use crate::sharing::lease_of;
 use crate::{Error, ErrorKind, Result};
 use ragstone_env::lock::locked;
 
-/// Rows whose vectors a search may compare beside their index before they are added to it: this many, and a 64th of the table, as adding them
+/// Rows whose vectors a search may compare beside their index before they are added to it: this many, and a share of the table, as adding them
 /// rewrites much of an index. Words are added sooner (`segments.rs`).
 const UNINDEXED_ROWS: usize = 256;
+/// The share while somebody writes, and once nobody does.
 const UNINDEXED_SHARE: usize = 64;
-/// Every commit makes a fragment; past this many, and one for 512 rows, they are merged. That the bound grows with the
-/// table keeps what merging writes in proportion to what was added.
+const UNINDEXED_SHARE_AT_REST: usize = 1024;
+/// Every commit makes a fragment; past this many, and one for so many rows, they are merged. That the bound grows with the
+/// table keeps what merging writes in proportion to what was added. Once nobody writes, it grows with what is not rewritten any more.
 const FRAGMENTS: usize = 16;
 const ROWS_PER_FRAGMENT: usize = 512;
 /// A fragment of this size is not rewritten any more, which bounds what a small upsert into a large table may cost.
@@ -29,6 +31,25 @@ const FRAGMENT_ROWS: usize = 65_536;
 const VERSIONS: usize = 32;
 /// Between two looks at a table in object storage: each costs requests, and what is not indexed yet is scanned.
 const CARE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What a table of so many rows may leave undone.
+struct Bounds {
+    /// Rows whose vectors are in no index.
+    unindexed: usize,
+    fragments: usize,
+}
+
+impl Bounds {
+    fn while_written(rows: usize) -> Self {
+        let (unindexed, fragments) = (rows / UNINDEXED_SHARE, rows / ROWS_PER_FRAGMENT);
+        Self { unindexed: UNINDEXED_ROWS + unindexed, fragments: FRAGMENTS + fragments }
+    }
+
+    fn at_rest(rows: usize) -> Self {
+        let (unindexed, fragments) = (rows / UNINDEXED_SHARE_AT_REST, rows / FRAGMENT_ROWS);
+        Self { unindexed: UNINDEXED_ROWS + unindexed, fragments: FRAGMENTS + fragments }
+    }
+}
 
 /// What became of a table that was tidied.
 #[derive(Clone, Copy, PartialEq)]
@@ -46,14 +67,7 @@ impl Writer<'_> {
     /// It looks at the table and not at what was done just now, so that it also finishes what a kill cut off.
     pub async fn maintain(&self, vector_index_rows: usize) -> Result<()> {
         let Home::Bucket(shared) = &self.collection.home else {
-            let tidied = self.tidy(vector_index_rows, None).await?;
-            if tidied != Tidied::Nothing {
-                self.sync().await?;
-            }
-            if tidied == Tidied::Rewritten || self.has_many_versions() {
-                self.prune().await?;
-            }
-            return Ok(());
+            return self.tidy_folder(vector_index_rows, Bounds::while_written).await;
         };
         let is_early = locked(&shared.tidied).as_ref().is_some_and(|since| since.elapsed() < CARE);
         if is_early {
@@ -64,7 +78,7 @@ impl Writer<'_> {
         let Some(mut lease) = lease_of(shared).await? else { return Ok(()) };
         let tidied = async {
             shared.refresh().await?;
-            self.tidy(vector_index_rows, Some(&mut lease)).await?;
+            self.tidy(vector_index_rows, Bounds::while_written, Some(&mut lease)).await?;
             self.prune_shared(shared).await
         };
         if let Err(error) = tidied.await {
@@ -74,17 +88,43 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// As [`maintain`](Self::maintain), once nobody writes: then what searches pay for is worth more than what merging writes. Nothing of a table in
+    /// object storage.
+    pub async fn compact(&self, vector_index_rows: usize) -> Result<()> {
+        match self.collection.shared() {
+            Some(_) => Ok(()),
+            None => self.tidy_folder(vector_index_rows, Bounds::at_rest).await,
+        }
+    }
+
+    async fn tidy_folder(&self, vector_index_rows: usize, bounds: fn(usize) -> Bounds) -> Result<()> {
+        let tidied = self.tidy(vector_index_rows, bounds, None).await?;
+        if tidied != Tidied::Nothing {
+            self.sync().await?;
+        }
+        if tidied == Tidied::Rewritten || self.has_many_versions() {
+            self.prune().await?;
+        }
+        Ok(())
+    }
+
     fn has_many_versions(&self) -> bool {
         self.collection.folder().is_some_and(|folder| versions(folder) > VERSIONS)
     }
 
     /// Brings indexes up to date and merges fragments. Ends where another node has the lease.
-    async fn tidy(&self, vector_index_rows: usize, mut lease: Option<&mut Lease>) -> Result<Tidied> {
+    async fn tidy(
+        &self,
+        vector_index_rows: usize,
+        bounds: fn(usize) -> Bounds,
+        mut lease: Option<&mut Lease>,
+    ) -> Result<Tidied> {
         let Collection { table, .. } = self.collection;
         let failed = |doing: &str| self.collection.failed(doing);
         let indexes = table.list_indices().await.map_err(failed("look at the indexes of"))?;
         let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
         let rows = self.collection.rows().await?;
+        let bounds = bounds(rows);
         let mut rewritten = false;
         if !indexes.iter().any(|index| index.name == TEXT_INDEX) {
             self.collection.create_text_index().await?;
@@ -102,7 +142,7 @@ impl Writer<'_> {
         let vectors = indexes.iter().find(|index| index.columns == ["vector"]);
         let behind = vectors.and_then(|index| index.num_unindexed_rows).unwrap_or(0) as usize;
         if let Some(index) = vectors
-            && behind > UNINDEXED_ROWS + rows / UNINDEXED_SHARE
+            && behind > bounds.unindexed
             && may_go_on(&mut lease).await?
         {
             let options = OptimizeOptions::default().index_names(vec![index.name.clone()]);
@@ -114,7 +154,7 @@ impl Writer<'_> {
             Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
             None => 0,
         };
-        if fragments > FRAGMENTS + rows / ROWS_PER_FRAGMENT && may_go_on(&mut lease).await? {
+        if fragments > bounds.fragments && may_go_on(&mut lease).await? {
             let options = CompactionOptions { target_rows_per_fragment: FRAGMENT_ROWS, ..CompactionOptions::default() };
             let action = OptimizeAction::Compact { options, remap_options: None };
             table.optimize(action).await.map_err(failed("compact"))?;
