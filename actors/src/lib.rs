@@ -30,7 +30,7 @@ pub use answer::reranking::{Rerank, Reranked};
 pub use answer::stream::AnswerStream;
 pub use models::embedding::Embedded;
 pub use models::folders::{Folders, Progress};
-pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
+pub use prefill::{DEFAULT_SELECTION_LAYER, Rule, Schedule, Selection};
 pub use question::{
     Context, InlineDocument, Input, MAX_ANSWERS, MAX_CANDIDATES, MAX_PROMPT_LOGPROBS, MAX_ROUND_TOKENS, MAX_ROUNDS,
     Question, Reuse, RootCut,

@@ -42,7 +42,7 @@ use ragstone_storage::prompt::plan::LoadPlan;
 use self::mend::CatchUp;
 use self::scores::Scores;
 pub(crate) use self::selector::splitmix64;
-pub use self::selector::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
+pub use self::selector::{DEFAULT_SELECTION_LAYER, Rule, Schedule, Selection};
 use self::walk::Walk;
 use crate::error::{Error, ErrorKind};
 use crate::fusion::{FailedLoad, LayerLoads, Waker};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_documents::{RecordFields, check_given, shown};
+use ragstone_documents::{RecordFields, SUPPORTED, check_given, shown};
 use ragstone_env::Stopwatch;
 use ragstone_service::access::{self, interrupted};
 use ragstone_service::api::collections::Ingest;
@@ -33,9 +33,9 @@ const IDLE_SHARE: u32 = 20;
 const MOST_NAMED: usize = 1000;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = format!("Reads {SUPPORTED}"))]
 pub struct Args {
-    /// Files and folders: text in any encoding, Markdown, HTML, source code, JSON and JSON lines, CSV, Parquet and Arrow, PDF, Word (.docx), PowerPoint
-    /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); or addresses: of a web page (with the pages below its folder), a feed, a
+    /// Files and folders of the kinds below; or addresses: of a web page (with the pages below its folder), a feed, a
     /// file, a Git repository (https://….git, git@host:owner/name), or a bucket (s3://bucket/prefix); what is already there unchanged is left alone
     #[arg(required_unless_present_any = ["list", "cancel"], value_name = "PATH")]
     paths: Vec<PathBuf>,

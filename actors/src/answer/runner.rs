@@ -63,6 +63,18 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    fn fuse(&self, options: PlanOptions, on_device: bool) -> Fuse {
+        Fuse {
+            segments: self.segments.clone(),
+            tenant: self.tenant.to_string(),
+            primer: self.primer.clone(),
+            options,
+            on_device,
+            explain: self.explain,
+            speculative: self.is_speculative(),
+        }
+    }
+
     /// Whether the device is asked, and keeps what is computed: of prompts with modules only where those are taken as they are, as the
     /// keys there say.
     fn goes_on_device(&self) -> bool {
@@ -108,17 +120,8 @@ impl Runner {
         let (mut late_misses, mut disturbances) = (0, 0);
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
         while late_misses <= 6 * segments.len() as u32 + 2 {
-            let fuse = Fuse {
-                segments: segments.clone(),
-                tenant: tenant.to_string(),
-                primer: run.primer.clone(),
-                options,
-                on_device,
-                explain: run.explain,
-                speculative: run.is_speculative(),
-            };
             let Fused { plan, loads, device, look_up_ms, plan_ms, without } =
-                self.fusor.ask(fuse, remaining(*deadline)?).await?;
+                self.fusor.ask(run.fuse(options, on_device), remaining(*deadline)?).await?;
             if device.is_some() && self.store.epoch() != run.found_in {
                 // A passage may have gone since it was found; the device would not know that this prompt still has it.
                 on_device = false;

@@ -27,7 +27,7 @@ pub(crate) use self::random::splitmix64;
 
 /// The first layer whose fresh K and V can differ from stored ones: those of the layer before it come from the
 /// embeddings alone.
-pub const FIRST_SELECTION_LAYER: usize = 1;
+const FIRST_SELECTION_LAYER: usize = 1;
 
 /// The layer on which `cacheblend` chooses unless settings or a calibration say otherwise. K and V of layer 1 show only what layer
 /// 0 attended to, which can be as little as the few tokens before; where passages first meet in layer 1, layer 2 is the first to

@@ -94,7 +94,17 @@ fn tier_row(tier: Tier, status: Option<&TierStatus>) -> String {
     let Some(status) = status else { return format!("{name:<6} {:>9}\n", "off") };
     // `forged` is told by `ragstone doctor`.
     let TierStatus {
-        entries, bytes, capacity_bytes, hits, misses, corrupt, evicted, refused, failed, declined, ..
+        entries,
+        bytes,
+        capacity_bytes,
+        hits,
+        misses,
+        corrupt,
+        evicted,
+        refused,
+        failed,
+        declined,
+        forged: _,
     } = status;
     let bound = match capacity_bytes {
         0 => "-".to_owned(),

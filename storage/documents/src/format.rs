@@ -50,6 +50,40 @@ pub enum Format {
 pub const SUPPORTED: &str = ".txt .rst .adoc .tex .log .md .mdx .html .xhtml .xml .jsonl .json .csv .tsv .parquet .arrow .pdf .docx .odt .rtf .pptx .odp .xlsx .xls \
                              .ods .epub .eml .mbox .srt .vtt .ipynb, source code, and text without an ending";
 
+/// Media types of what is read, and the endings of files of each.
+const MEDIA: &[(&str, &str)] = &[
+    ("text/html", "html"),
+    ("application/xhtml+xml", "html"),
+    ("text/plain", "txt"),
+    ("text/markdown", "md"),
+    ("text/csv", "csv"),
+    ("text/tab-separated-values", "tsv"),
+    ("application/pdf", "pdf"),
+    ("application/json", "json"),
+    ("application/feed+json", "json"),
+    ("application/x-ndjson", "jsonl"),
+    ("application/xml", "xml"),
+    ("text/xml", "xml"),
+    ("application/rss+xml", "rss"),
+    ("application/atom+xml", "atom"),
+    ("application/epub+zip", "epub"),
+    ("application/rtf", "rtf"),
+    ("text/rtf", "rtf"),
+    ("application/vnd.ms-excel", "xls"),
+    ("message/rfc822", "eml"),
+    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", "docx"),
+    ("application/vnd.openxmlformats-officedocument.presentationml.presentation", "pptx"),
+    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", "xlsx"),
+    ("application/vnd.oasis.opendocument.text", "odt"),
+    ("application/vnd.oasis.opendocument.spreadsheet", "ods"),
+    ("application/vnd.oasis.opendocument.presentation", "odp"),
+];
+
+/// The ending of files of a media type, in small letters and without parameters, if they are read.
+pub fn ending_of(media: &str) -> Option<&'static str> {
+    MEDIA.iter().find(|(known, _)| *known == media).map(|(_, ending)| *ending)
+}
+
 /// Names without an ending that people give to texts, in small letters.
 const TEXTS: &[&str] = &[
     "acknowledgements",

@@ -26,6 +26,9 @@ const MAX_NOTE_BYTES: usize = 200;
 /// What to do about a document of Word as it was before 2007.
 const OLD_WORD: &str = "the form that Word wrote before 2007; save it as .docx";
 
+/// Of formats that are bytes, where text was expected.
+const NO_TEXT: &str = "it is no text";
+
 /// How a file is to be parsed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Asked {
@@ -148,7 +151,14 @@ fn textual(format: Format, text: String) -> Result<Parsed, String> {
             let elements = vec![Element { at: 0, kind: ElementKind::Code }];
             Ok(Parsed { text, elements, ..Parsed::default() })
         }
-        _ => Ok(Parsed { text, ..Parsed::default() }),
+        Format::Text | Format::JsonLines => Ok(Parsed { text, ..Parsed::default() }),
+        // Not decoded; named all the same, so that a new format is not read as plain text because nobody thought of it.
+        Format::Parquet | Format::Arrow | Format::Pdf | Format::Docx | Format::OldWord | Format::Pptx => {
+            Err(NO_TEXT.into())
+        }
+        Format::Spreadsheet | Format::OpenText | Format::Rtf | Format::Epub | Format::Mail | Format::Mailbox => {
+            Err(NO_TEXT.into())
+        }
     }
 }
 

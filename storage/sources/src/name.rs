@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
-use ragstone_documents::is_read;
+use ragstone_documents::{ending_of, is_read};
 use url::Url;
 
 use super::scope::is_file;
@@ -12,32 +12,6 @@ use super::scope::is_file;
 const MAX_NAME_CHARS: usize = 100;
 /// Hex digits that tell apart what is cut or replaced.
 const DIGEST_CHARS: usize = 8;
-
-/// The endings of media that are read, where a page's address has none, or that of a program.
-const ENDINGS: &[(&str, &str)] = &[
-    ("text/html", "html"),
-    ("application/xhtml+xml", "html"),
-    ("text/plain", "txt"),
-    ("text/markdown", "md"),
-    ("text/csv", "csv"),
-    ("application/pdf", "pdf"),
-    ("application/json", "json"),
-    ("application/feed+json", "json"),
-    ("application/x-ndjson", "jsonl"),
-    ("application/xml", "xml"),
-    ("text/xml", "xml"),
-    ("application/rss+xml", "rss"),
-    ("application/atom+xml", "atom"),
-    ("application/epub+zip", "epub"),
-    ("application/rtf", "rtf"),
-    ("message/rfc822", "eml"),
-    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", "docx"),
-    ("application/vnd.openxmlformats-officedocument.presentationml.presentation", "pptx"),
-    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", "xlsx"),
-    ("application/vnd.oasis.opendocument.text", "odt"),
-    ("application/vnd.oasis.opendocument.spreadsheet", "ods"),
-    ("application/vnd.oasis.opendocument.presentation", "odp"),
-];
 
 /// The file of a page: `host/folder/name.ending`. `None` for what is not read.
 pub fn of(page: &Url, media: Option<&str>) -> Option<PathBuf> {
@@ -75,8 +49,7 @@ fn ending(page: &Url, media: Option<&str>) -> Option<String> {
     let name = page.path_segments().and_then(|mut names| names.next_back()).unwrap_or_default();
     let own = is_file(name).then(|| name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase())).flatten();
     let media = media.map(|media| media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
-    let of_media = media.as_deref().and_then(|media| ENDINGS.iter().find(|(known, _)| *known == media));
-    let said = of_media.map(|(_, ending)| *ending);
+    let said = media.as_deref().and_then(ending_of);
     match (said, own) {
         // Servers send all that they do not know as one of these.
         (None | Some("txt" | "xml"), Some(own)) if is_read(format!("x.{own}").as_ref()) && own != "php" => Some(own),

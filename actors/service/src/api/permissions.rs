@@ -40,10 +40,17 @@ pub struct Rule {
     pub without_keys: Rank,
     /// With keys.
     pub with_keys: Rank,
+    /// It has a model read or write tokens: a tenant that has used up its own asks it nothing, and a proxy may ask another node again.
+    pub asks: bool,
 }
 
 const fn rule(method: &'static str, path: &'static str, without_keys: Rank, with_keys: Rank) -> Rule {
-    Rule { method, path, without_keys, with_keys }
+    Rule { method, path, without_keys, with_keys, asks: false }
+}
+
+/// A path that asks the model.
+const fn asking(path: &'static str) -> Rule {
+    Rule { asks: true, ..rule("POST", path, Anyone, Read) }
 }
 
 use Rank::{Admin, Anyone, Owner, Read, Write};
@@ -63,12 +70,12 @@ pub const RULES: &[Rule] = &[
     rule("GET", "/health", Anyone, Anyone),
     rule("GET", "/readyz", Anyone, Anyone),
     rule("GET", METRICS, Anyone, Admin),
-    rule("POST", "/v1/chat/completions", Anyone, Read),
-    rule("POST", "/v1/completions", Anyone, Read),
+    asking("/v1/chat/completions"),
+    asking("/v1/completions"),
     rule("POST", "/tokenize", Anyone, Read),
     rule("POST", "/detokenize", Anyone, Read),
     rule("GET", "/tokenizer_info", Anyone, Read),
-    rule("POST", "/v1/responses", Anyone, Read),
+    asking("/v1/responses"),
     // Who knows an id, which nobody guesses, may use it; which there are is a tenant's own, or the owner's.
     rule("GET", "/v1/responses/{response}", Anyone, Read),
     rule("DELETE", "/v1/responses/{response}", Anyone, Read),
@@ -84,10 +91,10 @@ pub const RULES: &[Rule] = &[
     rule("POST", "/v1/conversations/{conversation}/items", Anyone, Read),
     rule("GET", "/v1/conversations/{conversation}/items/{item}", Anyone, Read),
     rule("DELETE", "/v1/conversations/{conversation}/items/{item}", Anyone, Read),
-    rule("POST", "/v1/messages", Anyone, Read),
+    asking("/v1/messages"),
     rule("POST", "/v1/messages/count_tokens", Anyone, Read),
-    rule("POST", "/api/chat", Anyone, Read),
-    rule("POST", "/api/generate", Anyone, Read),
+    asking("/api/chat"),
+    asking("/api/generate"),
     rule("POST", "/api/embed", Anyone, Read),
     rule("POST", "/api/embeddings", Anyone, Read),
     rule("GET", "/api/tags", Anyone, Read),
@@ -95,10 +102,10 @@ pub const RULES: &[Rule] = &[
     rule("POST", "/api/show", Anyone, Read),
     rule("GET", "/api/version", Anyone, Anyone),
     rule("POST", "/v1/embeddings", Anyone, Read),
-    rule("POST", "/v1/rerank", Anyone, Read),
-    rule("POST", "/v2/rerank", Anyone, Read),
-    rule("POST", "/v1/score", Anyone, Read),
-    rule("POST", "/score", Anyone, Read),
+    asking("/v1/rerank"),
+    asking("/v2/rerank"),
+    asking("/v1/score"),
+    asking("/score"),
     rule("GET", "/props", Anyone, Read),
     rule("GET", "/slots", Owner, Admin),
     rule("GET", "/v1/models", Anyone, Read),
@@ -163,6 +170,11 @@ pub fn wanted(method: &str, path: &str, keys: KeyMode, metrics_open: bool) -> Ra
         Some(rule) => rule.with_keys,
         None => Owner,
     }
+}
+
+/// Whether a path, as the router has it, has a model read or write tokens.
+pub fn asks(path: &str) -> bool {
+    RULES.iter().any(|rule| rule.asks && rule.path == path)
 }
 
 #[cfg(test)]
@@ -305,6 +317,35 @@ mod tests {
         routes.sort();
         rules.sort();
         assert_eq!(routes, rules);
+    }
+
+    /// A question that a node took and lost is asked of another one, whatever protocol it came by.
+    #[test]
+    fn proxies_may_ask_again_whatever_asks() {
+        let deployed = |name: &str| {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops/deploy").join(name);
+            std::fs::read_to_string(path).unwrap()
+        };
+        let haproxy = deployed("kubernetes/haproxy/haproxy.cfg");
+        let haproxy: Vec<&str> =
+            haproxy.lines().filter_map(|line| line.trim().strip_prefix("acl asks path_beg ")).collect();
+        let prefixes: Vec<&str> = haproxy.iter().flat_map(|line| line.split(' ')).collect();
+        let envoy = deployed("envoy.yaml");
+        let again: Vec<&str> = envoy.lines().skip_while(|line| !line.contains("/v1/(chat")).take(2).collect();
+        assert!(again[1].contains("*asked_again"), "{again:?}");
+        // `/v1/(one|two.*)|/three`
+        let pattern = again[0].split('"').nth(1).unwrap();
+        let (below, others) = pattern.strip_prefix("/v1/(").and_then(|rest| rest.split_once(')')).unwrap();
+        let below = below.split('|').map(|name| format!("/v1/{name}"));
+        let patterns: Vec<String> = below.chain(others.split('|').map(str::to_owned)).collect();
+        let is_like = |path: &str, pattern: &String| match pattern.strip_suffix(".*") {
+            Some(prefix) => path.starts_with(prefix),
+            None => path == pattern,
+        };
+        for rule in RULES.iter().filter(|rule| rule.asks) {
+            assert!(prefixes.iter().any(|prefix| rule.path.starts_with(prefix)), "{}: haproxy.cfg", rule.path);
+            assert!(patterns.iter().any(|pattern| is_like(rule.path, pattern)), "{}: envoy.yaml", rule.path);
+        }
     }
 
     #[test]

@@ -15,23 +15,11 @@ use super::identity::Visitor;
 use super::state::State;
 use super::{audit, refused_in_words, resource};
 use crate::api::List;
+use crate::api::permissions::asks;
 use crate::api::quotas::{ChangeQuotas, QuotaUse, TenantQuotas, named};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lanes::Work;
 
-/// Paths that have a model read or write tokens: a tenant that has used them up asks it nothing.
-const ASKING: &[&str] = &[
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/v1/score",
-    "/score",
-    "/api/chat",
-    "/api/generate",
-];
 /// Paths that are no requests of their own, as what they do are requests within them; and the one that says what is used up.
 const UNCOUNTED: &[&str] = &["/mcp", "/v1/quotas"];
 
@@ -49,7 +37,7 @@ pub fn begin(state: &State, visitor: &Visitor, path: &str) -> Option<HttpRespons
         return None;
     }
     let tenant = &key.record.tenant;
-    let used_up = ragstone.quotas().begin_request(tenant, ASKING.contains(&path)).err()?;
+    let used_up = ragstone.quotas().begin_request(tenant, asks(path)).err()?;
     Some(refused(tenant, used_up, path))
 }
 

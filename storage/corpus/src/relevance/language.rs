@@ -88,10 +88,10 @@ const TOPICS: &[&str] = &["che", "com", "como", "di", "nos", "si", "uit"];
 /// With one of these words questions begin, and hardly ever what people type into a search box (French `comment`, Italian `dove` and Dutch `wat` are words of others).
 const QUESTION_WORDS: &[&str] = &[
     "wer", "wie", "wo", "wann", "warum", "wieso", "weshalb", "wem", "wen", "wohin", "woher", "womit", "wofür",
-    "welche", "welcher", "welches", "où", "quand", "combien", "pourquoi", "quel", "quelle", "quels", "quelles",
-    "qué", "quién", "quiénes", "cuál", "cuáles", "cuándo", "cuando", "cómo", "cuánto", "cuánta", "cuántos",
-    "cuántas", "dónde", "donde", "perché", "quanto", "quanti", "quante", "quale", "quali", "onde", "quem", "qual",
-    "quais", "quantos", "quantas", "waar", "wanneer", "waarom", "hoeveel", "welke",
+    "welche", "welcher", "welches", "où", "quand", "combien", "pourquoi", "quel", "quelle", "quels", "quelles", "qué",
+    "quién", "quiénes", "cuál", "cuáles", "cuándo", "cuando", "cómo", "cuánto", "cuánta", "cuántos", "cuántas",
+    "dónde", "donde", "perché", "quanto", "quanti", "quante", "quale", "quali", "onde", "quem", "qual", "quais",
+    "quantos", "quantas", "waar", "wanneer", "waarom", "hoeveel", "welke",
 ];
 
 /// Words of a clause that is all in one of these count so much less than what blanks keep apart.

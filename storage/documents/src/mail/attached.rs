@@ -8,6 +8,7 @@ use mail_parser::{Message, MessagePart, MimeHeaders, PartType};
 use serde_json::{Map, Value};
 
 use crate::Format;
+use crate::format::ending_of;
 use crate::json::{Bad, RecordFields};
 use crate::name::clean;
 use crate::parse::{self, Asked, Each, Parsed, check};
@@ -200,26 +201,13 @@ fn kind(part: &MessagePart<'_>, name: &str) -> Option<Kind> {
     }
     let said = part.content_type()?;
     let (kind, sub) = (said.ctype().to_ascii_lowercase(), said.subtype().unwrap_or_default().to_ascii_lowercase());
-    let format = match (kind.as_str(), sub.as_str()) {
-        ("message", "rfc822") => return Some(Kind::Mail),
-        ("text", "html") => Format::Html,
-        ("text", "markdown") => Format::Markdown,
-        ("text", "csv" | "tab-separated-values") => Format::Delimited,
-        ("text", _) => Format::Text,
-        ("application", "pdf") => Format::Pdf,
-        ("application", "json") => Format::JsonArray,
-        ("application", "epub+zip") => Format::Epub,
-        ("application", "vnd.openxmlformats-officedocument.wordprocessingml.document") => Format::Docx,
-        ("application", "vnd.openxmlformats-officedocument.presentationml.presentation") => Format::Pptx,
-        (
-            "application",
-            "vnd.openxmlformats-officedocument.spreadsheetml.sheet"
-            | "vnd.ms-excel"
-            | "vnd.oasis.opendocument.spreadsheet",
-        ) => Format::Spreadsheet,
-        _ => return Format::of(name).map(Kind::File),
-    };
-    Some(Kind::File(format))
+    let media = format!("{kind}/{sub}");
+    match ending_of(&media) {
+        _ if media == "message/rfc822" => Some(Kind::Mail),
+        Some(ending) => Format::of(Path::new(&format!("attached.{ending}"))).map(Kind::File),
+        None if kind == "text" => Some(Kind::File(Format::Text)),
+        None => Format::of(name).map(Kind::File),
+    }
 }
 
 /// Signatures, and pictures that a mail shows itself: nobody misses them.

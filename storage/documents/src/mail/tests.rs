@@ -116,6 +116,7 @@ fn attachments_are_documents_of_their_own() {
             (&attached("list.jsonl"), "{\"id\": 1, \"text\": \"one\"}\n{\"text\": \"two\"}"),
             (&attached("offer.pdf"), "%PDF-1.4 damaged"),
             ("Content-Type: text/html; name=\"page\"", "<title>Page</title><p>Two."),
+            ("Content-Type: application/rtf; name=\"letter\"", "{\\rtf1 Three.}"),
         ],
     );
     let (found, bad) = read(crate::Format::Mail, &text);
@@ -129,6 +130,7 @@ fn attachments_are_documents_of_their_own() {
             (Some("attachment-3-list.jsonl-L1"), "Minutes: list.jsonl", "one"),
             (Some("attachment-3-list.jsonl-L2"), "Minutes: list.jsonl", "two"),
             (Some("attachment-5-page"), "Minutes: page – Page", "Two."),
+            (Some("attachment-6-letter"), "Minutes: letter", "Three."),
         ]
     );
     assert_eq!(found[0].left_out, ["attachments that are not read: scan.png"]);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use ragstone_actors::{FIRST_SELECTION_LAYER, Ragstone, Rule};
+use ragstone_actors::{Ragstone, Rule, Selection};
 use ragstone_kernels::simd;
 use ragstone_service::config::Config;
 use ragstone_terminal::output;
@@ -109,8 +109,8 @@ impl AnswerArgs {
     /// What blending is measured by, with what is taken where nothing was said.
     pub fn axes(&self, ratios: &[f32], selectors: &[Rule]) -> Result<Axes> {
         let or = |given: &[Rule]| if given.is_empty() { selectors.to_vec() } else { given.to_vec() };
-        let deviates = |rule: &Rule| matches!(rule, Rule::Cacheblend | Rule::CacheblendK | Rule::CacheblendV);
-        if self.layer.iter().any(|layer| *layer < FIRST_SELECTION_LAYER) && or(&self.selector).iter().any(deviates) {
+        let refuses = |rule: &Rule| self.layer.iter().any(|layer| !Selection::by(*rule).takes_layer(*layer));
+        if or(&self.selector).iter().any(refuses) {
             let message = "--layer 0: cacheblend wants a layer from 1 on, as K and V of layer 0 never deviate";
             return Err(Error::invalid_input(message.to_owned()));
         }
