@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pdf_extract::{
-    Dictionary, Document, MediaBox, Object, ObjectId, OutputDev, OutputError, Stream, Transform, output_doc_page,
-};
+use pdf_extract::{Dictionary, Document, MediaBox, Object, OutputDev, OutputError, Stream, Transform, output_doc_page};
 
 use super::letters;
 
