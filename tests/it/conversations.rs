@@ -266,6 +266,21 @@ async fn responses_are_a_tenants_own_and_follow_its_collections() {
     }
 }
 
+/// What answers repeat stands in memory and in files: there is a bound, and within it they have what was sent.
+#[tokio::test]
+async fn an_answer_repeats_its_request_within_a_bound() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let said = json!({ "reasoning": { "effort": "none", "summary": "auto" }, "instructions": "Be brief." });
+    let answer = service.ask(RESPONSES, &asked("Hello", said.clone())).await;
+    assert_eq!((&answer["reasoning"], &answer["instructions"]), (&said["reasoning"], &said["instructions"]));
+    for field in ["reasoning", "text"] {
+        let (status, error) =
+            service.post(RESPONSES, &asked("Hello", json!({ field: { "x": vec![0; 100_000] } }))).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(field)), "{error}");
+    }
+}
+
 /// A disk that is full costs the keeping, and not the answer, unless keeping it was asked for.
 #[cfg(unix)]
 #[tokio::test]

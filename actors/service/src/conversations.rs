@@ -2,6 +2,8 @@
 //!
 //! Each is a file of its own, in `DATA/responses` and `DATA/conversations`: what is deleted is in no file any more. They are a node's own.
 
+mod checks;
+mod ids;
 mod leaving;
 pub mod turns;
 
@@ -15,18 +17,18 @@ use ragstone_env::Env;
 use ragstone_env::lock::NamedLocks;
 use ragstone_storage::record_files::{RecordFile, RecordFiles, row};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use self::checks::{MOST_BYTES, check_record, check_size, size};
+pub use self::ids::secret_id;
 use self::leaving::{Bounds, leaving};
 use self::turns::{Addition, Sources, first_question};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often what is too old is looked for.
 const LOOK: Duration = Duration::from_secs(3600);
-/// Answers before one, and bytes of all that is read for an answer, or of a conversation: more than models read, and what many requests may have in
-/// memory at once.
+/// Answers before one.
 const MOST_TURNS: usize = 4096;
-const MOST_BYTES: usize = 1 << 20;
 
 /// An answer that its client may refer to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -149,7 +151,8 @@ impl Conversations {
         self.blocking(move |inner| inner.responses.read(&row)).await
     }
 
-    /// An answer behind those that it goes on from, the first one first; `None` where one of them is gone.
+    /// An answer behind those that it goes on from, the first one first, with nothing of their responses but the `output`; `None` where one of them
+    /// is gone.
     ///
     /// # Errors
     /// `InvalidInput` where they are too many. As the disk says.
@@ -158,7 +161,10 @@ impl Conversations {
         self.blocking(move |inner| {
             let (mut chain, mut next, mut bytes) = (Vec::new(), Some(id), 0);
             while let Some(id) = next {
-                let Some(found) = inner.responses.read(&row(&tenant, &id))? else { return Ok(None) };
+                let Some(mut found) = inner.responses.read(&row(&tenant, &id))? else { return Ok(None) };
+                // What one repeats of its request, and its passages, are not gone on from, and those of all would be too much at once.
+                let output = found.response.get_mut("output").map(Value::take).unwrap_or_default();
+                found.response = json!({ "output": output });
                 bytes += found.items().map(size).sum::<usize>();
                 if chain.len() == MOST_TURNS || bytes > MOST_BYTES {
                     let message = format!(
@@ -179,7 +185,7 @@ impl Conversations {
     /// still there. `collection` is the full name of that which it was asked of. On disk on return.
     ///
     /// # Errors
-    /// `NotFound` where its conversation is gone. As the disk says.
+    /// `NotFound` where its conversation is gone, `InvalidInput` where it is too large. As the disk says.
     pub async fn keep(
         &self,
         response: StoredResponse,
@@ -187,7 +193,7 @@ impl Conversations {
         collection: Option<String>,
     ) -> Result<()> {
         check_size(response.items())?;
-        check_readable(&response)?;
+        check_record(&response)?;
         let kept = response.clone();
         let write = move |inner: &Inner| {
             let written = inner.responses.write(&row(&kept.tenant, &kept.id), &kept)?;
@@ -326,7 +332,7 @@ impl Conversations {
 impl Inner {
     fn write_conversation(&self, record: &StoredConversation) -> Result<()> {
         check_size(record.items.iter())?;
-        check_readable(record)?;
+        check_record(record)?;
         let written = self.conversations.write(&row(&record.tenant, &record.id), record)?;
         self.has_written(written)
     }
@@ -359,42 +365,9 @@ impl Inner {
     }
 }
 
-fn size(item: &Value) -> usize {
-    item.to_string().len()
-}
-
-fn check_size<'a>(items: impl Iterator<Item = &'a Value>) -> Result<()> {
-    let bytes: usize = items.map(size).sum();
-    if bytes > MOST_BYTES {
-        let message =
-            format!("its items would have {bytes} bytes, and {MOST_BYTES} are the most that are kept; begin another");
-        return Err(Error::new(ErrorKind::InvalidInput, message));
-    }
-    Ok(())
-}
-
-/// Whether a record can be read again: one is nested deeper than its request was, and there is a bound on that.
-fn check_readable(record: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_vec(record).map_err(|error| Error::internal(error.to_string()))?;
-    serde_json::from_slice::<Value>(&text).map(drop).map_err(|error| {
-        Error::invalid_input(format!("it is nested too deeply to be kept ({error}); send `\"store\": false`"))
-    })
-}
-
-/// A new id of a kind of thing, such as `resp`: whoever knows it may use it, so nobody may guess it.
-///
-/// # Errors
-/// `Internal` where the system has no randomness. Not the environment's, which may be replayed.
-pub fn secret_id(kind: &str) -> Result<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| Error::internal(format!("no randomness for an id: {error}")))?;
-    Ok(format!("{kind}_{}", hex::encode(random)))
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
+    use super::checks::MOST_RECORD;
     use super::*;
 
     fn response(id: &str, previous: Option<&str>, conversation: Option<&str>) -> StoredResponse {
@@ -461,6 +434,29 @@ mod tests {
         open();
         assert!(!left.exists());
         assert!(open().response("acme", "a").await.unwrap().is_some());
+    }
+
+    /// Answers repeat their requests, and a chain has thousands of them.
+    #[tokio::test]
+    async fn a_chain_holds_what_was_said_and_a_record_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 1 << 30, Env::seeded(1, 5_000));
+        let large = |id: &str, previous: Option<&str>, bytes: usize| {
+            let mut large = response(id, previous, None);
+            large.response["reasoning"] = json!({ "x": "x".repeat(bytes) });
+            large
+        };
+        kept.keep(large("a", None, 1 << 20), None, None).await.unwrap();
+        kept.keep(large("b", Some("a"), 1 << 20), None, None).await.unwrap();
+        let chain = kept.chain("acme", "b").await.unwrap().unwrap();
+        let held: Vec<&Value> = chain.iter().map(|found| &found.response).collect();
+        let output = |id: &str| json!({ "output": [{ "type": "message", "content": format!("says {id}") }] });
+        assert_eq!(held, [&output("a"), &output("b")]);
+        let whole = kept.response("acme", "b").await.unwrap().unwrap();
+        assert_eq!(whole, large("b", Some("a"), 1 << 20), "it is kept as it was answered");
+        let error = kept.keep(large("c", None, MOST_RECORD), None, None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(kept.response("acme", "c").await.unwrap(), None);
     }
 
     #[tokio::test]
