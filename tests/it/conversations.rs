@@ -266,6 +266,27 @@ async fn responses_are_a_tenants_own_and_follow_its_collections() {
     }
 }
 
+/// The name of a collection is kept with what is appended, also where there is no such collection.
+#[tokio::test]
+async fn what_is_appended_is_of_a_collection_that_can_be() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let begun = service.ask(CONVERSATIONS, &json!({})).await;
+    let id = begun["id"].as_str().unwrap();
+    let at = format!("{CONVERSATIONS}/{id}/items");
+    let item = json!([{ "role": "user", "content": "a" }]);
+    for name in ["x".repeat(100_000), "acme/".into(), "no name".into()] {
+        let (status, error) = service.post(&at, &json!({ "items": item, "collection": name })).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!("collection")), "{error}");
+    }
+    assert_eq!(service.get(&at).await.1["data"], json!([]), "nothing was appended");
+    service.ask(&at, &json!({ "items": item, "collection": "acme/notes" })).await;
+    assert_eq!(service.get(&at).await.1["data"].as_array().map(Vec::len), Some(1));
+    let tenant = "x".repeat(65);
+    let (status, error) = service.post(&format!("{CONVERSATIONS}?tenant={tenant}"), &json!({})).await;
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("tenant")), "{error}");
+}
+
 /// What answers repeat stands in memory and in files: there is a bound, and within it they have what was sent.
 #[tokio::test]
 async fn an_answer_repeats_its_request_within_a_bound() {

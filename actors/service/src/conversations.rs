@@ -19,7 +19,7 @@ use ragstone_storage::record_files::{RecordFile, RecordFiles, row};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use self::checks::{MOST_BYTES, check_record, check_size, size};
+use self::checks::{MOST_BYTES, check_collections, check_record, check_size, size};
 pub use self::ids::secret_id;
 use self::leaving::{Bounds, leaving};
 use self::turns::{Addition, Sources, first_question};
@@ -332,6 +332,7 @@ impl Conversations {
 impl Inner {
     fn write_conversation(&self, record: &StoredConversation) -> Result<()> {
         check_size(record.items.iter())?;
+        check_collections(&record.collections)?;
         check_record(record)?;
         let written = self.conversations.write(&row(&record.tenant, &record.id), record)?;
         self.has_written(written)
@@ -367,7 +368,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use super::checks::MOST_RECORD;
+    use super::checks::{MOST_COLLECTIONS, MOST_RECORD};
     use super::*;
 
     fn response(id: &str, previous: Option<&str>, conversation: Option<&str>) -> StoredResponse {
@@ -457,6 +458,27 @@ mod tests {
         let error = kept.keep(large("c", None, MOST_RECORD), None, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert_eq!(kept.response("acme", "c").await.unwrap(), None);
+    }
+
+    /// Each of them is asked about whenever somebody reads it.
+    #[tokio::test]
+    async fn a_conversation_is_of_so_many_collections() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
+        let begun = kept.begin("acme", Vec::new(), Map::new()).await.unwrap();
+        let append = async |name: String| {
+            let added = Addition { collections: [name].into(), ..Addition::default() };
+            kept.append("acme", &begun.id, added).await
+        };
+        let many =
+            Addition { collections: (1..MOST_COLLECTIONS).map(|at| format!("c{at}")).collect(), ..Addition::default() };
+        kept.append("acme", &begun.id, many).await.unwrap();
+        append("last".into()).await.unwrap();
+        let error = append("more".into()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        append("last".into()).await.unwrap();
+        let grown = kept.conversation("acme", &begun.id).await.unwrap().unwrap();
+        assert_eq!(grown.collections.len(), MOST_COLLECTIONS);
     }
 
     #[tokio::test]

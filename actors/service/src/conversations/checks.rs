@@ -1,5 +1,7 @@
 //! What may be kept: bounds of size and depth.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -9,6 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) const MOST_BYTES: usize = 1 << 20;
 /// Bytes of a file: its items, what an answer repeats of its request, and passages. Each look at one reads all of it.
 pub(super) const MOST_RECORD: usize = 8 << 20;
+/// Collections that a conversation is answered from.
+pub(super) const MOST_COLLECTIONS: usize = 256;
 
 /// The bytes of an item.
 pub(super) fn size(item: &Value) -> usize {
@@ -25,6 +29,19 @@ pub(super) fn check_size<'a>(items: impl Iterator<Item = &'a Value>) -> Result<(
         let message =
             format!("its items would have {bytes} bytes, and {MOST_BYTES} are the most that are kept; begin another");
         return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
+/// Refuses more collections than one conversation is answered from.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(super) fn check_collections(collections: &BTreeSet<String>) -> Result<()> {
+    if collections.len() > MOST_COLLECTIONS {
+        let message =
+            format!("a conversation is answered from at most {MOST_COLLECTIONS} collections; begin another for more");
+        return Err(Error::invalid_input(message));
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::check_tenant;
+use ragstone_corpus::check_stored_name;
 use serde_json::{Map, Value};
 
 use super::items::{identified, messages};
@@ -71,6 +73,7 @@ impl Asker {
         let query = query.map_err(|error| Error::invalid_input(format!("query: {error}")))?.into_inner();
         let visitor = Visitor::of(request)?;
         let tenant = visitor.tenant(query.tenant.clone(), "tenant")?;
+        check_tenant(&tenant).map_err(|error| Error::invalid_field("tenant", error.to_string()))?;
         let conversations = state.opened()?.conversations.clone();
         let place = state.place(request, Work::Look).await?;
         Ok(Self { _place: place, conversations, visitor, tenant, query })
@@ -223,7 +226,12 @@ async fn add_items(
     }
     let items = checked(items, &asker.conversations)?;
     let added = items.clone();
-    let collections = asker.visitor.collection_if(collection)?.into_iter().collect();
+    let collection = asker.visitor.collection_if(collection)?;
+    // It is kept, and there may be no such collection: nothing else says that it is a name.
+    if let Some(name) = &collection {
+        check_stored_name(name).map_err(|error| Error::invalid_field("collection", error.to_string()))?;
+    }
+    let collections = collection.into_iter().collect();
     let addition = Addition { items, replaces, collections, ..Addition::default() };
     let changed = asker.conversations.append(&asker.tenant, &id, addition).await?;
     changed.ok_or_else(|| no_such("conversation", &id))?;
