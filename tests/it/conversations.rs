@@ -287,6 +287,29 @@ async fn what_is_appended_is_of_a_collection_that_can_be() {
     assert_eq!((status, &error["error"]["param"]), (400, &json!("tenant")), "{error}");
 }
 
+#[tokio::test]
+async fn a_list_of_conversations_has_pages() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    for topic in ["a", "b", "c"] {
+        service.ask(CONVERSATIONS, &json!({ "metadata": { "topic": topic } })).await;
+    }
+    let list = async |query: &str| {
+        let path = format!("{CONVERSATIONS}?{query}");
+        send(&service, Method::GET, &path, As::Owner(&folder.token()), &Value::Null).await
+    };
+    let (_, all) = list("order=asc").await;
+    let all = all["data"].as_array().unwrap();
+    let (_, first) = list("limit=2").await;
+    assert_eq!((&first["data"], &first["has_more"]), (&json!([all[2], all[1]]), &json!(true)), "the newest first");
+    let (_, rest) = list(&format!("after={}", first["last_id"].as_str().unwrap())).await;
+    assert_eq!((&rest["data"], &rest["has_more"]), (&json!([all[0]]), &json!(false)));
+    for (query, field) in [("limit=0", "limit"), ("after=conv_1", "after")] {
+        let (status, error) = list(query).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(field)), "{error}");
+    }
+}
+
 /// What answers repeat stands in memory and in files: there is a bound, and within it they have what was sent.
 #[tokio::test]
 async fn an_answer_repeats_its_request_within_a_bound() {

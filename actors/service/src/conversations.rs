@@ -82,6 +82,14 @@ pub struct ConversationHead {
     pub asked: Option<String>,
 }
 
+/// What orders conversations, and says who may read them: of each of a list, however few are shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConversationKey {
+    pub id: String,
+    pub created_unix_ms: u64,
+    pub collections: BTreeSet<String>,
+}
+
 /// The answers and conversations of a data folder. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Conversations(Arc<Inner>);
@@ -94,6 +102,7 @@ struct Inner {
     conversations: RecordFiles<StoredConversation>,
     /// The same files.
     heads: RecordFiles<ConversationHead>,
+    keys: RecordFiles<ConversationKey>,
     /// Of both, as of the last look and what was written since.
     bytes: AtomicU64,
     /// One change of a conversation at a time.
@@ -110,7 +119,8 @@ impl Conversations {
             bounds: Bounds { most_bytes, most_age_ms: days.saturating_mul(86_400_000) },
             responses: RecordFiles::new(data.join("responses"), "response"),
             conversations: RecordFiles::new(conversations.clone(), "conversation"),
-            heads: RecordFiles::new(conversations, "conversation"),
+            heads: RecordFiles::new(conversations.clone(), "conversation"),
+            keys: RecordFiles::new(conversations, "conversation"),
             bytes: AtomicU64::new(0),
             changing: NamedLocks::default(),
         };
@@ -226,11 +236,36 @@ impl Conversations {
     ///
     /// # Errors
     /// As the disk says.
-    pub async fn list(&self, tenant: &str) -> Result<Vec<ConversationHead>> {
+    pub async fn list(&self, tenant: &str) -> Result<Vec<ConversationKey>> {
         let tenant = tenant.to_owned();
-        let mut all = self.blocking(move |inner| inner.heads.read_all(Some(&tenant))).await?;
-        all.sort_by(|a, b| (b.created_unix_ms, &b.id).cmp(&(a.created_unix_ms, &a.id)));
-        Ok(all)
+        let listed = move |inner: &Inner| -> Result<Vec<ConversationKey>> {
+            let mut all = inner.keys.read_all(Some(&tenant))?;
+            all.sort_by(|a, b| (b.created_unix_ms, &b.id).cmp(&(a.created_unix_ms, &a.id)));
+            Ok(all)
+        };
+        self.blocking(listed).await
+    }
+
+    /// The heads of these conversations, in their order, without those that are gone meanwhile, or are damaged.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn heads(&self, tenant: &str, ids: Vec<String>) -> Result<Vec<ConversationHead>> {
+        let tenant = tenant.to_owned();
+        let read = move |inner: &Inner| -> Result<Vec<ConversationHead>> {
+            let mut heads = Vec::new();
+            for id in ids {
+                match inner.heads.read(&row(&tenant, &id)) {
+                    Ok(found) => heads.extend(found),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        tracing::error!(%error, "a conversation is left out; its file stays");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(heads)
+        };
+        self.blocking(read).await
     }
 
     /// A conversation; `None` where there is none.
@@ -412,8 +447,8 @@ mod tests {
         one.and(other).unwrap();
         let grown = kept.conversation("acme", &begun.id).await.unwrap().unwrap();
         assert_eq!((grown.items.len(), grown.collections.len()), (4, 1), "no turn is lost");
-        let heads = kept.list("acme").await.unwrap();
-        assert_eq!((heads.len(), &heads[0].id), (1, &grown.id));
+        let listed = kept.list("acme").await.unwrap();
+        assert_eq!((listed.len(), &listed[0].id), (1, &grown.id));
         assert!(kept.list("").await.unwrap().is_empty());
         assert!(kept.remove("acme", &begun.id, false).await.unwrap());
         let error = kept.keep(response("c", None, Some(&begun.id)), None, None).await.unwrap_err();
@@ -458,6 +493,27 @@ mod tests {
         let error = kept.keep(large("c", None, MOST_RECORD), None, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert_eq!(kept.response("acme", "c").await.unwrap(), None);
+    }
+
+    /// A list reads all of a tenant's conversations, and shows a few.
+    #[tokio::test]
+    async fn a_list_has_the_metadata_of_those_alone_that_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 1 << 30, Env::seeded(1, 5_000));
+        for number in 0..20 {
+            let metadata = Map::from_iter([("topic".to_owned(), json!(format!("{number}: {}", "x".repeat(500))))]);
+            kept.begin("acme", Vec::new(), metadata).await.unwrap();
+        }
+        let listed = kept.list("acme").await.unwrap();
+        assert_eq!(listed.len(), 20);
+        assert!(!serde_json::to_string(&listed).unwrap().contains("xxx"), "metadata of all are in memory");
+        let mut ids: Vec<String> = listed[3..5].iter().map(|key| key.id.clone()).collect();
+        assert!(kept.remove("acme", &ids[1], false).await.unwrap());
+        ids.push("conv_nothing".into());
+        let shown = kept.heads("acme", ids.clone()).await.unwrap();
+        assert_eq!((shown.len(), &shown[0].id), (1, &ids[0]));
+        assert!(shown[0].metadata["topic"].as_str().unwrap().contains("xxx"));
+        assert!(kept.heads("other", ids).await.unwrap().is_empty());
     }
 
     /// Each of them is asked about whenever somebody reads it.
