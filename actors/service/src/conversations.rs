@@ -9,8 +9,8 @@ pub mod turns;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use ragstone_env::Env;
@@ -105,6 +105,8 @@ struct Inner {
     keys: RecordFiles<ConversationKey>,
     /// Of both, as of the last look and what was written since.
     bytes: AtomicU64,
+    /// One look for what leaves at a time.
+    clearing: Mutex<()>,
     /// One change of a conversation at a time.
     changing: NamedLocks,
 }
@@ -122,6 +124,7 @@ impl Conversations {
             heads: RecordFiles::new(conversations.clone(), "conversation"),
             keys: RecordFiles::new(conversations, "conversation"),
             bytes: AtomicU64::new(0),
+            clearing: Mutex::default(),
             changing: NamedLocks::default(),
         };
         let cleared = inner.responses.clear_unfinished().and_then(|()| inner.conversations.clear_unfinished());
@@ -379,23 +382,34 @@ impl Inner {
         if total > self.bounds.most_bytes { self.clear() } else { Ok(()) }
     }
 
-    /// Removes what is too old, and then the oldest of whoever has most, until the rest is within the bound.
+    /// Removes what is too old, and then the oldest of whoever has most, until the rest is within the bound. What is written meanwhile stays. Does
+    /// nothing where another does it already.
     fn clear(&self) -> Result<()> {
+        let _alone = match self.clearing.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+            Ok(alone) => alone,
+        };
+        let counted = self.bytes.load(Ordering::Relaxed);
         let (responses, conversations) = (self.responses.files()?, self.conversations.files()?);
         let all: Vec<&RecordFile> = responses.iter().chain(&conversations).collect();
         let gone = leaving(&all, self.bounds, self.env.now_unix_ms());
+        let mut removed = 0;
         for &index in &gone {
-            match index.checked_sub(responses.len()) {
+            let is_removed = match index.checked_sub(responses.len()) {
                 None => self.responses.remove_file(&responses[index])?,
                 Some(index) => self.conversations.remove_file(&conversations[index])?,
             };
+            removed += usize::from(is_removed);
         }
         let gone: HashSet<usize> = gone.into_iter().collect();
         let left = |index: &usize| !gone.contains(index);
-        let bytes = (0..all.len()).filter(left).map(|index| all[index].bytes).sum();
-        self.bytes.store(bytes, Ordering::Relaxed);
-        if !gone.is_empty() {
-            tracing::debug!(files = gone.len(), "responses and conversations were removed: too old, or no room");
+        let bytes: u64 = (0..all.len()).filter(left).map(|index| all[index].bytes).sum();
+        // What others have written since the look began counts on.
+        let count = |now: u64| Some(bytes.saturating_add(now.saturating_sub(counted)));
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        if removed > 0 {
+            tracing::debug!(files = removed, "responses and conversations were removed: too old, or no room");
         }
         Ok(())
     }
