@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use self::checks::{MOST_BYTES, check_collections, check_record, check_size, size};
-pub use self::ids::secret_id;
+pub use self::ids::{secret_id, told_id};
 use self::leaving::{Bounds, leaving};
 use self::turns::{Addition, Sources, first_question};
 use crate::error::{Error, ErrorKind, Result};
