@@ -1,10 +1,11 @@
 //! Records in files of their own, `FOLDER/TENANT-ROW.json` of hashes, one each: a file that is removed is gone, while sled's log keeps what was
 //! removed from it for as long as it likes.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{ErrorKind as Io, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
@@ -30,6 +31,8 @@ pub struct RecordFiles<T> {
     folder: PathBuf,
     /// One of them, for errors: `schema`.
     what: &'static str,
+    /// One file at a time is put in the place of another, or looked at and removed.
+    replacing: Mutex<()>,
     records: PhantomData<fn() -> T>,
 }
 
@@ -54,7 +57,7 @@ impl RecordFile {
 impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
     /// Those in `folder`, each of which is a `what`.
     pub fn new(folder: PathBuf, what: &'static str) -> Self {
-        Self { folder, what, records: PhantomData }
+        Self { folder, what, replacing: Mutex::default(), records: PhantomData }
     }
 
     fn failed(&self, doing: &str, path: &Path, error: std::io::Error) -> Error {
@@ -133,22 +136,23 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
         // One that is removed meanwhile is none.
         let file = |name: String| {
             let facts = std::fs::metadata(self.folder.join(&name)).ok()?;
-            let written = facts.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-            Some(RecordFile {
-                name,
-                bytes: facts.len().next_multiple_of(BLOCK),
-                written_unix_ms: written.as_millis() as u64,
-            })
+            let written_unix_ms = written_unix_ms(&facts)?;
+            Some(RecordFile { name, bytes: facts.len().next_multiple_of(BLOCK), written_unix_ms })
         };
         Ok(self.names()?.into_iter().filter_map(file).collect())
     }
 
-    /// Removes a file that [`files`](Self::files) has named; whether it was there.
+    /// Removes a file that [`files`](Self::files) has named, unless it was written since; whether it was there so.
     ///
     /// # Errors
     /// As the disk says.
     pub fn remove_file(&self, file: &RecordFile) -> Result<bool> {
         let path = self.folder.join(&file.name);
+        // What somebody was told is on disk since that look stays there: it was not looked at.
+        let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::fs::metadata(&path).is_ok_and(|facts| written_unix_ms(&facts) != Some(file.written_unix_ms)) {
+            return Ok(false);
+        }
         gone(std::fs::remove_file(&path)).map_err(|error| self.failed("remove", &path, error))
     }
 
@@ -164,7 +168,9 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
             let mut file = File::create(&unfinished)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
+            let alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
             std::fs::rename(&unfinished, &path)?;
+            drop(alone);
             self.sync()
         })();
         written.map_err(|error| {
@@ -215,6 +221,12 @@ impl<T: Serialize + DeserializeOwned> RecordFiles<T> {
     }
 }
 
+/// When a file was written, in milliseconds since 1970; `None` where the file system does not say.
+fn written_unix_ms(facts: &Metadata) -> Option<u64> {
+    let written = facts.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(written.as_millis() as u64)
+}
+
 /// Whether a file was there that is gone now.
 fn gone(removed: std::io::Result<()>) -> std::io::Result<bool> {
     match removed {
@@ -231,4 +243,30 @@ fn tenant_in(row: &[u8]) -> &[u8] {
 /// What the names of a tenant's files begin with.
 fn start_of(tenant: &[u8]) -> String {
     format!("{}-", &blake3::hash(tenant).to_hex()[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_written_since_it_was_looked_at_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = RecordFiles::<String>::new(dir.path().join("records"), "record");
+        for name in ["old", "changed"] {
+            files.write(&row("acme", name), &"before".to_owned()).unwrap();
+            let file = File::options().write(true).open(files.path_of(&row("acme", name))).unwrap();
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
+        }
+        let looked_at = files.files().unwrap();
+        assert!(looked_at.iter().all(|file| file.written_unix_ms == 1_000_000));
+        files.write(&row("acme", "changed"), &"after".to_owned()).unwrap();
+        let removed = looked_at.iter().filter(|file| files.remove_file(file).unwrap()).count();
+        assert_eq!((looked_at.len(), removed), (2, 1));
+        assert_eq!(files.read(&row("acme", "old")).unwrap(), None);
+        assert_eq!(files.read(&row("acme", "changed")).unwrap().as_deref(), Some("after"));
+        assert!(looked_at.iter().all(|file| file.name.ends_with(SUFFIX)) && files.files().unwrap().len() == 1);
+    }
 }

@@ -266,6 +266,65 @@ async fn responses_are_a_tenants_own_and_follow_its_collections() {
     }
 }
 
+/// The name of a collection is kept with what is appended, also where there is no such collection.
+#[tokio::test]
+async fn what_is_appended_is_of_a_collection_that_can_be() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let begun = service.ask(CONVERSATIONS, &json!({})).await;
+    let id = begun["id"].as_str().unwrap();
+    let at = format!("{CONVERSATIONS}/{id}/items");
+    let item = json!([{ "role": "user", "content": "a" }]);
+    for name in ["x".repeat(100_000), "acme/".into(), "no name".into()] {
+        let (status, error) = service.post(&at, &json!({ "items": item, "collection": name })).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!("collection")), "{error}");
+    }
+    assert_eq!(service.get(&at).await.1["data"], json!([]), "nothing was appended");
+    service.ask(&at, &json!({ "items": item, "collection": "acme/notes" })).await;
+    assert_eq!(service.get(&at).await.1["data"].as_array().map(Vec::len), Some(1));
+    let tenant = "x".repeat(65);
+    let (status, error) = service.post(&format!("{CONVERSATIONS}?tenant={tenant}"), &json!({})).await;
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("tenant")), "{error}");
+}
+
+#[tokio::test]
+async fn a_list_of_conversations_has_pages() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    for topic in ["a", "b", "c"] {
+        service.ask(CONVERSATIONS, &json!({ "metadata": { "topic": topic } })).await;
+    }
+    let list = async |query: &str| {
+        let path = format!("{CONVERSATIONS}?{query}");
+        send(&service, Method::GET, &path, As::Owner(&folder.token()), &Value::Null).await
+    };
+    let (_, all) = list("order=asc").await;
+    let all = all["data"].as_array().unwrap();
+    let (_, first) = list("limit=2").await;
+    assert_eq!((&first["data"], &first["has_more"]), (&json!([all[2], all[1]]), &json!(true)), "the newest first");
+    let (_, rest) = list(&format!("after={}", first["last_id"].as_str().unwrap())).await;
+    assert_eq!((&rest["data"], &rest["has_more"]), (&json!([all[0]]), &json!(false)));
+    for (query, field) in [("limit=0", "limit"), ("after=conv_1", "after")] {
+        let (status, error) = list(query).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(field)), "{error}");
+    }
+}
+
+/// What answers repeat stands in memory and in files: there is a bound, and within it they have what was sent.
+#[tokio::test]
+async fn an_answer_repeats_its_request_within_a_bound() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let said = json!({ "reasoning": { "effort": "none", "summary": "auto" }, "instructions": "Be brief." });
+    let answer = service.ask(RESPONSES, &asked("Hello", said.clone())).await;
+    assert_eq!((&answer["reasoning"], &answer["instructions"]), (&said["reasoning"], &said["instructions"]));
+    for field in ["reasoning", "text"] {
+        let (status, error) =
+            service.post(RESPONSES, &asked("Hello", json!({ field: { "x": vec![0; 100_000] } }))).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(field)), "{error}");
+    }
+}
+
 /// A disk that is full costs the keeping, and not the answer, unless keeping it was asked for.
 #[cfg(unix)]
 #[tokio::test]

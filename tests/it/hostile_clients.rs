@@ -153,6 +153,38 @@ async fn clients_that_stop_reading_hold_no_places() {
     assert!(!text.contains("[DONE]"), "the answer was sent whole: this test tests nothing");
 }
 
+/// An answer of `/v1/responses` repeats its request, which is in memory until the client has it.
+#[tokio::test]
+async fn what_an_answer_repeats_is_charged_until_it_is_read() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "body_bytes=4MiB", "--set", "bodies_bytes=5MiB"]).await;
+    let address: SocketAddr = service.address.strip_prefix("http://").unwrap().parse().unwrap();
+    // Tools that may not be called are in no prompt. Their text is more than the system's buffers hold.
+    let tool = json!({ "type": "function", "name": "f", "description": "x".repeat(3_900_000) });
+    let body = json!({
+        "input": "a", "max_output_tokens": 1, "store": false, "stream": true, "tool_choice": "none", "tools": [tool],
+    });
+    let body = body.to_string();
+    let mut stalled = connect_small(address).await;
+    stalled.write_all(head("/v1/responses", body.len()).as_bytes()).await.unwrap();
+    stalled.write_all(body.as_bytes()).await.unwrap();
+    // It began to answer: its body is let go of.
+    let mut begun = [0; 200];
+    stalled.read_exact(&mut begun).await.unwrap();
+    assert!(begun.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&begun));
+    let great = format!("{{\"query\": \"{}\"}}", "x".repeat(1_000_000));
+    let search = "/v1/collections/c/search";
+    assert_eq!(service.post_bytes(search, great.as_bytes()).await.0, 429);
+    assert_eq!(short_answer(&service).await, 200);
+    drop(stalled);
+    eventually(400, async || match service.post_bytes(search, great.as_bytes()).await.0 {
+        // It was read, and there is no such collection.
+        404 => 400,
+        status => status,
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn idle_connections_are_bounded_and_health_has_its_own() {
     let folder = Folder::new();

@@ -146,6 +146,34 @@ async fn who_did_what_is_written_without_their_texts() {
     }
 }
 
+/// Whoever knows the id of a conversation or of a response may use it: the log has its beginning, by which its lines are found.
+#[tokio::test]
+async fn ids_that_open_something_are_in_no_log() {
+    let folder = Folder::new();
+    let log = folder.path().join("audit");
+    let service = folder.serve(&["--set", &format!("audit_log={}", log.display())]).await;
+    let begun = service.ask("/v1/conversations", &json!({})).await;
+    let conversation = begun["id"].as_str().unwrap();
+    let asked = json!({ "input": "Hello", "max_output_tokens": 6, "temperature": 0, "conversation": conversation });
+    let answer = service.ask("/v1/responses", &asked).await;
+    let (response, item) = (answer["id"].as_str().unwrap(), answer["output"][0]["id"].as_str().unwrap());
+    let at = format!("/v1/conversations/{conversation}");
+    service.ask(&format!("{at}/items"), &json!({ "items": [{ "role": "user", "content": "And?" }] })).await;
+    for path in [format!("{at}/items/{item}"), format!("/v1/responses/{response}"), at.clone()] {
+        let (status, text) = send(&service, Method::DELETE, &path, As::Nobody, &Value::Null).await;
+        assert_eq!(status, 200, "{path}: {text}");
+    }
+    let lines = lines(&log, 6).await;
+    let all = lines.iter().map(Value::to_string).collect::<String>();
+    for id in [conversation, response, item] {
+        assert!(!all.contains(id), "{id} is in {all}");
+        assert!(all.contains(&id[..13]), "{id} is not found in {all}");
+    }
+    assert_eq!(lines[3]["names"]["conversation"], format!("{}…", &conversation[..13]));
+    // An item's id has that of its response in it.
+    assert!(!all.contains(response.trim_start_matches("resp_")), "{all}");
+}
+
 /// What a client asks for is done although it does not wait for the answer: that is written, too, and a name is cut.
 #[tokio::test]
 async fn who_leaves_before_the_answer_is_written_down() {

@@ -2,31 +2,33 @@
 //!
 //! Each is a file of its own, in `DATA/responses` and `DATA/conversations`: what is deleted is in no file any more. They are a node's own.
 
+mod checks;
+mod ids;
 mod leaving;
 pub mod turns;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use ragstone_env::Env;
 use ragstone_env::lock::NamedLocks;
 use ragstone_storage::record_files::{RecordFile, RecordFiles, row};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use self::checks::{MOST_BYTES, check_collections, check_record, check_size, size};
+pub use self::ids::{secret_id, told_id};
 use self::leaving::{Bounds, leaving};
 use self::turns::{Addition, Sources, first_question};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often what is too old is looked for.
 const LOOK: Duration = Duration::from_secs(3600);
-/// Answers before one, and bytes of all that is read for an answer, or of a conversation: more than models read, and what many requests may have in
-/// memory at once.
+/// Answers before one.
 const MOST_TURNS: usize = 4096;
-const MOST_BYTES: usize = 1 << 20;
 
 /// An answer that its client may refer to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,6 +82,14 @@ pub struct ConversationHead {
     pub asked: Option<String>,
 }
 
+/// What orders conversations, and says who may read them: of each of a list, however few are shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConversationKey {
+    pub id: String,
+    pub created_unix_ms: u64,
+    pub collections: BTreeSet<String>,
+}
+
 /// The answers and conversations of a data folder. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Conversations(Arc<Inner>);
@@ -92,8 +102,11 @@ struct Inner {
     conversations: RecordFiles<StoredConversation>,
     /// The same files.
     heads: RecordFiles<ConversationHead>,
+    keys: RecordFiles<ConversationKey>,
     /// Of both, as of the last look and what was written since.
     bytes: AtomicU64,
+    /// One look for what leaves at a time.
+    clearing: Mutex<()>,
     /// One change of a conversation at a time.
     changing: NamedLocks,
 }
@@ -108,8 +121,10 @@ impl Conversations {
             bounds: Bounds { most_bytes, most_age_ms: days.saturating_mul(86_400_000) },
             responses: RecordFiles::new(data.join("responses"), "response"),
             conversations: RecordFiles::new(conversations.clone(), "conversation"),
-            heads: RecordFiles::new(conversations, "conversation"),
+            heads: RecordFiles::new(conversations.clone(), "conversation"),
+            keys: RecordFiles::new(conversations, "conversation"),
             bytes: AtomicU64::new(0),
+            clearing: Mutex::default(),
             changing: NamedLocks::default(),
         };
         let cleared = inner.responses.clear_unfinished().and_then(|()| inner.conversations.clear_unfinished());
@@ -149,7 +164,8 @@ impl Conversations {
         self.blocking(move |inner| inner.responses.read(&row)).await
     }
 
-    /// An answer behind those that it goes on from, the first one first; `None` where one of them is gone.
+    /// An answer behind those that it goes on from, the first one first, with nothing of their responses but the `output`; `None` where one of them
+    /// is gone.
     ///
     /// # Errors
     /// `InvalidInput` where they are too many. As the disk says.
@@ -158,7 +174,10 @@ impl Conversations {
         self.blocking(move |inner| {
             let (mut chain, mut next, mut bytes) = (Vec::new(), Some(id), 0);
             while let Some(id) = next {
-                let Some(found) = inner.responses.read(&row(&tenant, &id))? else { return Ok(None) };
+                let Some(mut found) = inner.responses.read(&row(&tenant, &id))? else { return Ok(None) };
+                // What one repeats of its request, and its passages, are not gone on from, and those of all would be too much at once.
+                let output = found.response.get_mut("output").map(Value::take).unwrap_or_default();
+                found.response = json!({ "output": output });
                 bytes += found.items().map(size).sum::<usize>();
                 if chain.len() == MOST_TURNS || bytes > MOST_BYTES {
                     let message = format!(
@@ -179,7 +198,7 @@ impl Conversations {
     /// still there. `collection` is the full name of that which it was asked of. On disk on return.
     ///
     /// # Errors
-    /// `NotFound` where its conversation is gone. As the disk says.
+    /// `NotFound` where its conversation is gone, `InvalidInput` where it is too large. As the disk says.
     pub async fn keep(
         &self,
         response: StoredResponse,
@@ -187,7 +206,7 @@ impl Conversations {
         collection: Option<String>,
     ) -> Result<()> {
         check_size(response.items())?;
-        check_readable(&response)?;
+        check_record(&response)?;
         let kept = response.clone();
         let write = move |inner: &Inner| {
             let written = inner.responses.write(&row(&kept.tenant, &kept.id), &kept)?;
@@ -220,11 +239,36 @@ impl Conversations {
     ///
     /// # Errors
     /// As the disk says.
-    pub async fn list(&self, tenant: &str) -> Result<Vec<ConversationHead>> {
+    pub async fn list(&self, tenant: &str) -> Result<Vec<ConversationKey>> {
         let tenant = tenant.to_owned();
-        let mut all = self.blocking(move |inner| inner.heads.read_all(Some(&tenant))).await?;
-        all.sort_by(|a, b| (b.created_unix_ms, &b.id).cmp(&(a.created_unix_ms, &a.id)));
-        Ok(all)
+        let listed = move |inner: &Inner| -> Result<Vec<ConversationKey>> {
+            let mut all = inner.keys.read_all(Some(&tenant))?;
+            all.sort_by(|a, b| (b.created_unix_ms, &b.id).cmp(&(a.created_unix_ms, &a.id)));
+            Ok(all)
+        };
+        self.blocking(listed).await
+    }
+
+    /// The heads of these conversations, in their order, without those that are gone meanwhile, or are damaged.
+    ///
+    /// # Errors
+    /// As the disk says.
+    pub async fn heads(&self, tenant: &str, ids: Vec<String>) -> Result<Vec<ConversationHead>> {
+        let tenant = tenant.to_owned();
+        let read = move |inner: &Inner| -> Result<Vec<ConversationHead>> {
+            let mut heads = Vec::new();
+            for id in ids {
+                match inner.heads.read(&row(&tenant, &id)) {
+                    Ok(found) => heads.extend(found),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        tracing::error!(%error, "a conversation is left out; its file stays");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(heads)
+        };
+        self.blocking(read).await
     }
 
     /// A conversation; `None` where there is none.
@@ -326,7 +370,8 @@ impl Conversations {
 impl Inner {
     fn write_conversation(&self, record: &StoredConversation) -> Result<()> {
         check_size(record.items.iter())?;
-        check_readable(record)?;
+        check_collections(&record.collections)?;
+        check_record(record)?;
         let written = self.conversations.write(&row(&record.tenant, &record.id), record)?;
         self.has_written(written)
     }
@@ -337,64 +382,42 @@ impl Inner {
         if total > self.bounds.most_bytes { self.clear() } else { Ok(()) }
     }
 
-    /// Removes what is too old, and then the oldest of whoever has most, until the rest is within the bound.
+    /// Removes what is too old, and then the oldest of whoever has most, until the rest is within the bound. What is written meanwhile stays. Does
+    /// nothing where another does it already.
     fn clear(&self) -> Result<()> {
+        let _alone = match self.clearing.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+            Ok(alone) => alone,
+        };
+        let counted = self.bytes.load(Ordering::Relaxed);
         let (responses, conversations) = (self.responses.files()?, self.conversations.files()?);
         let all: Vec<&RecordFile> = responses.iter().chain(&conversations).collect();
         let gone = leaving(&all, self.bounds, self.env.now_unix_ms());
+        let mut removed = 0;
         for &index in &gone {
-            match index.checked_sub(responses.len()) {
+            let is_removed = match index.checked_sub(responses.len()) {
                 None => self.responses.remove_file(&responses[index])?,
                 Some(index) => self.conversations.remove_file(&conversations[index])?,
             };
+            removed += usize::from(is_removed);
         }
         let gone: HashSet<usize> = gone.into_iter().collect();
         let left = |index: &usize| !gone.contains(index);
-        let bytes = (0..all.len()).filter(left).map(|index| all[index].bytes).sum();
-        self.bytes.store(bytes, Ordering::Relaxed);
-        if !gone.is_empty() {
-            tracing::debug!(files = gone.len(), "responses and conversations were removed: too old, or no room");
+        let bytes: u64 = (0..all.len()).filter(left).map(|index| all[index].bytes).sum();
+        // What others have written since the look began counts on.
+        let count = |now: u64| Some(bytes.saturating_add(now.saturating_sub(counted)));
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        if removed > 0 {
+            tracing::debug!(files = removed, "responses and conversations were removed: too old, or no room");
         }
         Ok(())
     }
 }
 
-fn size(item: &Value) -> usize {
-    item.to_string().len()
-}
-
-fn check_size<'a>(items: impl Iterator<Item = &'a Value>) -> Result<()> {
-    let bytes: usize = items.map(size).sum();
-    if bytes > MOST_BYTES {
-        let message =
-            format!("its items would have {bytes} bytes, and {MOST_BYTES} are the most that are kept; begin another");
-        return Err(Error::new(ErrorKind::InvalidInput, message));
-    }
-    Ok(())
-}
-
-/// Whether a record can be read again: one is nested deeper than its request was, and there is a bound on that.
-fn check_readable(record: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_vec(record).map_err(|error| Error::internal(error.to_string()))?;
-    serde_json::from_slice::<Value>(&text).map(drop).map_err(|error| {
-        Error::invalid_input(format!("it is nested too deeply to be kept ({error}); send `\"store\": false`"))
-    })
-}
-
-/// A new id of a kind of thing, such as `resp`: whoever knows it may use it, so nobody may guess it.
-///
-/// # Errors
-/// `Internal` where the system has no randomness. Not the environment's, which may be replayed.
-pub fn secret_id(kind: &str) -> Result<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| Error::internal(format!("no randomness for an id: {error}")))?;
-    Ok(format!("{kind}_{}", hex::encode(random)))
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
+    use super::checks::{MOST_COLLECTIONS, MOST_RECORD};
     use super::*;
 
     fn response(id: &str, previous: Option<&str>, conversation: Option<&str>) -> StoredResponse {
@@ -438,8 +461,8 @@ mod tests {
         one.and(other).unwrap();
         let grown = kept.conversation("acme", &begun.id).await.unwrap().unwrap();
         assert_eq!((grown.items.len(), grown.collections.len()), (4, 1), "no turn is lost");
-        let heads = kept.list("acme").await.unwrap();
-        assert_eq!((heads.len(), &heads[0].id), (1, &grown.id));
+        let listed = kept.list("acme").await.unwrap();
+        assert_eq!((listed.len(), &listed[0].id), (1, &grown.id));
         assert!(kept.list("").await.unwrap().is_empty());
         assert!(kept.remove("acme", &begun.id, false).await.unwrap());
         let error = kept.keep(response("c", None, Some(&begun.id)), None, None).await.unwrap_err();
@@ -461,6 +484,71 @@ mod tests {
         open();
         assert!(!left.exists());
         assert!(open().response("acme", "a").await.unwrap().is_some());
+    }
+
+    /// Answers repeat their requests, and a chain has thousands of them.
+    #[tokio::test]
+    async fn a_chain_holds_what_was_said_and_a_record_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 1 << 30, Env::seeded(1, 5_000));
+        let large = |id: &str, previous: Option<&str>, bytes: usize| {
+            let mut large = response(id, previous, None);
+            large.response["reasoning"] = json!({ "x": "x".repeat(bytes) });
+            large
+        };
+        kept.keep(large("a", None, 1 << 20), None, None).await.unwrap();
+        kept.keep(large("b", Some("a"), 1 << 20), None, None).await.unwrap();
+        let chain = kept.chain("acme", "b").await.unwrap().unwrap();
+        let held: Vec<&Value> = chain.iter().map(|found| &found.response).collect();
+        let output = |id: &str| json!({ "output": [{ "type": "message", "content": format!("says {id}") }] });
+        assert_eq!(held, [&output("a"), &output("b")]);
+        let whole = kept.response("acme", "b").await.unwrap().unwrap();
+        assert_eq!(whole, large("b", Some("a"), 1 << 20), "it is kept as it was answered");
+        let error = kept.keep(large("c", None, MOST_RECORD), None, None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(kept.response("acme", "c").await.unwrap(), None);
+    }
+
+    /// A list reads all of a tenant's conversations, and shows a few.
+    #[tokio::test]
+    async fn a_list_has_the_metadata_of_those_alone_that_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 1 << 30, Env::seeded(1, 5_000));
+        for number in 0..20 {
+            let metadata = Map::from_iter([("topic".to_owned(), json!(format!("{number}: {}", "x".repeat(500))))]);
+            kept.begin("acme", Vec::new(), metadata).await.unwrap();
+        }
+        let listed = kept.list("acme").await.unwrap();
+        assert_eq!(listed.len(), 20);
+        assert!(!serde_json::to_string(&listed).unwrap().contains("xxx"), "metadata of all are in memory");
+        let mut ids: Vec<String> = listed[3..5].iter().map(|key| key.id.clone()).collect();
+        assert!(kept.remove("acme", &ids[1], false).await.unwrap());
+        ids.push("conv_nothing".into());
+        let shown = kept.heads("acme", ids.clone()).await.unwrap();
+        assert_eq!((shown.len(), &shown[0].id), (1, &ids[0]));
+        assert!(shown[0].metadata["topic"].as_str().unwrap().contains("xxx"));
+        assert!(kept.heads("other", ids).await.unwrap().is_empty());
+    }
+
+    /// Each of them is asked about whenever somebody reads it.
+    #[tokio::test]
+    async fn a_conversation_is_of_so_many_collections() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Conversations::new(dir.path(), 30, 1 << 20, Env::seeded(1, 5_000));
+        let begun = kept.begin("acme", Vec::new(), Map::new()).await.unwrap();
+        let append = async |name: String| {
+            let added = Addition { collections: [name].into(), ..Addition::default() };
+            kept.append("acme", &begun.id, added).await
+        };
+        let many =
+            Addition { collections: (1..MOST_COLLECTIONS).map(|at| format!("c{at}")).collect(), ..Addition::default() };
+        kept.append("acme", &begun.id, many).await.unwrap();
+        append("last".into()).await.unwrap();
+        let error = append("more".into()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        append("last".into()).await.unwrap();
+        let grown = kept.conversation("acme", &begun.id).await.unwrap().unwrap();
+        assert_eq!(grown.collections.len(), MOST_COLLECTIONS);
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
 
 use super::asking::{Asking, Begun, Piece, Pieces, Whole};
+use super::body::FREE_BYTES;
 use super::error::body;
 use super::identity::Visitor;
 use super::reader::AnswerReader;
@@ -25,7 +26,7 @@ use super::shape::{Group, Shape, usage};
 use super::told::{Told, Wish};
 use super::tools::{Said, Tools};
 use crate::http::error::Answered;
-use crate::http::state::{InFlight, State};
+use crate::http::state::{InFlight, State, caller};
 use crate::telemetry::trace;
 
 /// A question and how its answer is wanted.
@@ -52,9 +53,10 @@ pub struct Asked {
 pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answered {
     let (ragstone, visitor) = (state.opened()?.ragstone.clone(), Visitor::of(request)?);
     let (question, shape) = (asked.question, asked.shape);
-    // Refused at once, or one of as many questions as there are places, and no longer than the context.
-    if let Some(in_flight) = InFlight::of(request) {
-        in_flight.release();
+    let in_flight = InFlight::of(request);
+    if let Some(in_flight) = &in_flight {
+        let held = asked.reply.as_ref().map_or(0, |reply| reply.held_bytes());
+        hold(state, request, in_flight, held)?;
     }
     tracing::debug!(id = shape.id(), "question");
     let (most, temperature) = (question.sampling.max_tokens, question.sampling.temperature);
@@ -70,7 +72,10 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
         trace::describe_answers(groups.iter().flat_map(|group| &group.answers).map(|answer| &answer.finish));
         let whole = Chosen::of(groups, asked.choices, is_search, reader);
         if let (Some(reply), [best, ..], [said, ..]) = (asked.reply, &whole.best[..], &whole.said[..]) {
-            return Ok(HttpResponse::Ok().json(whole_reply(reply, best, said).await?));
+            let answered = HttpResponse::Ok().json(whole_reply(reply, best, said).await?);
+            // What waits to be read is charged by itself.
+            in_flight.iter().for_each(InFlight::release);
+            return Ok(answered);
         }
         if asked.wish.is_nothing() {
             return Ok(HttpResponse::Ok().json(whole.json(&shape)));
@@ -92,7 +97,7 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
     state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
-    let sent = sent(received, finished, InFlight::of(request));
+    let sent = sent(received, finished, in_flight);
     let mut response = HttpResponse::Ok();
     response
         .content_type(wire.content_type())
@@ -102,6 +107,16 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
         Some(beat) => response.streaming(beating(sent, beat, HEARTBEAT)),
         None => response.streaming(sent),
     })
+}
+
+/// Lets go of what a request's body was charged: the question is refused at once, or one of as many as there are places, and no longer than the
+/// context. What its answer repeats of it has no such bound, and stays charged.
+fn hold(state: &State, request: &HttpRequest, in_flight: &InFlight, held: usize) -> crate::error::Result<()> {
+    in_flight.release();
+    if held > FREE_BYTES {
+        in_flight.charge(state.bodies.charge(caller(request), held)?);
+    }
+    Ok(())
 }
 
 /// The `count` answers whose tokens are the likeliest in the mean, best first: OpenAI's `best_of`. All of them as they are where no more

@@ -27,6 +27,7 @@ use super::identity::Visitor;
 use super::ollama::lines::rfc3339;
 use super::state::State;
 use crate::config::Surface;
+use crate::conversations::told_id;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What the names of its files begin with: all that begin so in its folder are its own, and the oldest of them go.
@@ -211,7 +212,18 @@ pub fn note(request: &ServiceRequest, visitor: Option<&Visitor>) {
     if let Some(Handle(known)) = request.extensions().get::<Handle>() {
         let mut known = known.borrow_mut();
         known.visitor = visitor.cloned();
-        known.names.extend(request.match_info().iter().map(|(name, value)| (name.to_owned(), cut(value).into())));
+        known
+            .names
+            .extend(request.match_info().iter().map(|(name, value)| (name.to_owned(), named(name, value).into())));
+    }
+}
+
+/// What stands in a path as `name`. Without keys it is the ids of responses and conversations that protect these, and that of an item has its
+/// response's in it.
+fn named(name: &str, value: &str) -> String {
+    match name {
+        "response" | "conversation" | "item" => told_id(value),
+        _ => cut(value),
     }
 }
 

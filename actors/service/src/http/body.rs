@@ -14,6 +14,7 @@ use futures::StreamExt;
 use ragstone_actors::Caller;
 use ragstone_actors::admission::turns::{Place, Places};
 use ragstone_env::Stopwatch;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::identity::Visitor;
@@ -29,7 +30,7 @@ const LEAST_BYTES_A_SECOND: usize = 64 << 10;
 /// What a place of the budget stands for.
 const PLACE_BYTES: usize = 1 << 10;
 /// What a value of JSON takes besides its text, once it is read: a number of one digit as much as any.
-const VALUE_BYTES: usize = size_of::<serde_json::Value>();
+const VALUE_BYTES: usize = size_of::<Value>();
 /// What an array or object has room for as soon as it has one value.
 const FIRST_VALUES: usize = 4;
 /// No deeper does serde_json read.
@@ -133,6 +134,18 @@ fn parsed_bytes(body: &[u8]) -> usize {
         }
     }
     body.len() + values.saturating_mul(VALUE_BYTES)
+}
+
+/// About what a value takes in memory, counted as for a body.
+pub fn value_bytes(value: &Value) -> usize {
+    let within: usize = match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(value_bytes).sum(),
+        // A name takes a place as its value does.
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + VALUE_BYTES + value_bytes(value)).sum(),
+        _ => 0,
+    };
+    VALUE_BYTES + within
 }
 
 /// A body that is still to be read.
@@ -265,6 +278,16 @@ mod tests {
         let held: Result<Vec<Place>> =
             (0..16).map(|_| bodies.charge(Caller::of([10, 0, 0, 1].into()), FREE_BYTES)).collect();
         assert_eq!(held.unwrap().len() * FREE_BYTES, surface.body_bytes);
+    }
+
+    #[test]
+    fn a_value_counts_for_no_more_than_its_body_did() {
+        for text in [r#"{"a":[0,0,0],"b":"text","c":{}}"#, r#"[[[1]],"x",{"a":{"b":null}}]"#, "[0,0,0,0,0,0,0,0]"] {
+            let value: Value = serde_json::from_str(text).unwrap();
+            let counted = value_bytes(&value);
+            assert!(counted <= parsed_bytes(text.as_bytes()) && counted > text.len(), "{text}: {counted}");
+        }
+        assert_eq!(value_bytes(&serde_json::json!([0, "four"])), 3 * VALUE_BYTES + 4);
     }
 
     #[test]

@@ -38,6 +38,10 @@ pub trait Reply: Send {
     fn fail(&mut self, error: &Error) -> Value;
     /// The whole answer, behind its end.
     fn whole(&self) -> Value;
+    /// About how many bytes of memory it holds of what its request sent, beside the question.
+    fn held_bytes(&self) -> usize {
+        0
+    }
     /// How events are sent.
     fn wire(&self) -> Wire {
         Wire::NamedEvents

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use self::kept::Before;
 use self::stream::ResponseStream;
-use super::body::Incoming;
+use super::body::{Incoming, value_bytes};
 use super::chat;
 use super::fields::Fields;
 use crate::conversations::secret_id;
@@ -58,6 +58,10 @@ const HINTS: &[&str] = &[
     "include",
     "stream_options",
 ];
+
+/// What an answer may repeat of its request, in bytes of memory: more than the tools and instructions take that models read. It is held until the
+/// answer is read, and is kept with it.
+const MOST_REPEATED: usize = 4 << 20;
 
 /// Answers a text or a list of items.
 pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
@@ -135,7 +139,27 @@ fn translate(mut fields: Fields, before: Before, input: Vec<Value>) -> Result<(F
     }
     echo.insert("text".to_owned(), if text.is_empty() { json!({ "format": { "type": "text" } }) } else { text.into() });
     fields.finish()?;
+    check_repeated(&echo)?;
     Ok((Fields::of(chat), Requested { echo, keeping: before.keeping }))
+}
+
+/// Refuses a request of which the answer would repeat too much.
+///
+/// # Errors
+/// `InvalidInput`, at the field that takes most.
+fn check_repeated(echo: &Map<String, Value>) -> Result<()> {
+    let sizes: Vec<(usize, &String)> = echo.iter().map(|(name, value)| (value_bytes(value), name)).collect();
+    let total: usize = sizes.iter().map(|(bytes, _)| bytes).sum();
+    match sizes.iter().max() {
+        Some((bytes, name)) if total > MOST_REPEATED => {
+            let message = format!(
+                "an answer repeats `{name}`, which would take {bytes} bytes of memory; all that it repeats of its request may take \
+                 {MOST_REPEATED}: send less there"
+            );
+            Err(Error::invalid_field(name.as_str(), message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What no answer has here.
@@ -252,6 +276,34 @@ mod tests {
             assert_eq!(chat(body).unwrap_err().at_field(), Some(param), "{body}");
         }
         chat(r#"{"input": "a", "background": false, "max_tool_calls": null}"#).unwrap();
+    }
+
+    #[test]
+    fn what_an_answer_repeats_is_as_it_was_sent_and_bounded() {
+        let repeated = |body: Value| {
+            let mut fields = Fields::parse(body.to_string().as_bytes())?;
+            let input = kept::input(&mut fields)?;
+            translate(fields, Before::default(), input).map(|(_, requested)| requested.echo)
+        };
+        let tool = json!({ "type": "function", "name": "f", "description": "d".repeat(4000), "parameters": {} });
+        let said = json!({
+            "instructions": "Be brief.", "reasoning": { "effort": "none", "summary": "auto" }, "tools": vec![tool; 500],
+            "text": { "format": { "type": "text" }, "verbosity": "low" },
+        });
+        let mut body = said.clone();
+        body["input"] = json!("a");
+        let echo = repeated(body).unwrap();
+        assert!(said.as_object().unwrap().iter().all(|(name, value)| echo[name] == *value), "{echo:?}");
+        for (field, value) in [
+            ("reasoning", json!({ "effort": "none", "x": vec![0; 100_000] })),
+            ("text", json!({ "x": vec![0; 100_000] })),
+            ("tools", json!([{ "type": "function", "x": vec![0; 100_000] }])),
+            ("instructions", json!("i".repeat(MOST_REPEATED))),
+        ] {
+            let error = repeated(json!({ "input": "a", field: value })).unwrap_err();
+            assert_eq!(error.at_field(), Some(field), "{error}");
+            assert!(error.to_string().contains(&MOST_REPEATED.to_string()), "{error}");
+        }
     }
 
     #[test]

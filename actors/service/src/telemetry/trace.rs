@@ -1,5 +1,6 @@
 //! A request's span, and what OpenTelemetry's conventions want to know of it.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix_web::http::header::HeaderMap;
@@ -10,6 +11,8 @@ use ragstone_actors::{Finish, ReuseReport};
 use tracing::Span;
 use tracing::field::{Empty, display};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use crate::conversations::told_id;
 
 /// The length of a header that W3C Trace Context asks everybody to take.
 const MOST_BYTES: usize = 512;
@@ -26,7 +29,8 @@ pub fn export() {
 /// trace stands in its log lines.
 pub fn request_span(method: &'static str, route: Option<&str>, path: &str, headers: &HeaderMap) -> Span {
     if !IS_EXPORTED.load(Ordering::Relaxed) {
-        return tracing::info_span!("request", method, path);
+        let path = told_path(route, path);
+        return tracing::info_span!("request", method, path = &*path);
     }
     // Neither the path nor the query: names of files and documents stand there, as long as a client likes.
     let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
@@ -49,6 +53,19 @@ pub fn request_span(method: &'static str, route: Option<&str>, path: &str, heade
         span.record("trace_id", display(context.trace_id()));
     }
     span
+}
+
+/// Paths behind which ids stand that whoever knows them may use.
+const WITH_IDS: [&str; 2] = ["/v1/responses/", "/v1/conversations/"];
+
+/// A path as log lines have it, with the beginnings of such ids.
+fn told_path<'a>(route: Option<&str>, path: &'a str) -> Cow<'a, str> {
+    let has_ids = |path: &str| WITH_IDS.iter().any(|start| path.contains(start));
+    // Also one that the router does not know, as a client's mistake has an id in it, too; and one that is written in another way.
+    if has_ids(path) || route.is_some_and(has_ids) {
+        return path.split('/').map(told_id).collect::<Vec<_>>().join("/").into();
+    }
+    path.into()
 }
 
 /// A request was answered.
@@ -120,5 +137,29 @@ impl Extractor for Headers<'_> {
 
     fn keys(&self) -> Vec<&str> {
         self.0.keys().map(|name| name.as_str()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_have_the_beginnings_of_ids_that_open_something() {
+        let id = "0123456789abcdef0123456789abcdef";
+        for (route, path, told) in [
+            (Some("/v1/responses/{response}"), format!("/v1/responses/resp_{id}"), "/v1/responses/resp_01234567…"),
+            (
+                Some("/v1/conversations/{conversation}/items/{item}"),
+                format!("/v1/conversations/conv_{id}/items/msg_{id}_0"),
+                "/v1/conversations/conv_01234567…/items/msg_012345678…",
+            ),
+            (Some("/v1/responses/{response}"), format!("/v1/%72esponses/resp_{id}"), "/v1/%72esponses/resp_01234567…"),
+            (None, format!("/v1/conversations/conv_{id}/"), "/v1/conversations/conv_01234567…/"),
+            (Some("/v1/responses"), "/v1/responses".to_owned(), "/v1/responses"),
+            (None, "/v1/collections/a-long-name-of-one/search".to_owned(), "/v1/collections/a-long-name-of-one/search"),
+        ] {
+            assert_eq!(told_path(route, &path), told);
+        }
     }
 }

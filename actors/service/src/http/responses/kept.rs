@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::items::{as_items, identified};
 use crate::conversations::{Conversations, StoredConversation, StoredResponse};
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::body::value_bytes;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
 
@@ -42,6 +43,11 @@ pub struct Keeping {
 }
 
 impl Keeping {
+    /// About what it holds in memory until then: the items that the request sent.
+    pub fn held_bytes(&self) -> usize {
+        self.record.input.iter().map(value_bytes).sum()
+    }
+
     /// Keeps `response`.
     ///
     /// # Errors

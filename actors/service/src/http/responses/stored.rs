@@ -1,7 +1,11 @@
 //! `/v1/responses/{response}…` and `/v1/conversations…`: what is kept, shown, changed and deleted.
 
+use std::collections::BTreeSet;
+
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::check_tenant;
+use ragstone_corpus::check_stored_name;
 use serde_json::{Map, Value};
 
 use super::items::{identified, messages};
@@ -11,7 +15,7 @@ use crate::api::responses::{
     ItemsQuery, Order,
 };
 use crate::conversations::turns::{Addition, Turn};
-use crate::conversations::{Conversations, StoredConversation, StoredResponse};
+use crate::conversations::{ConversationKey, Conversations, StoredConversation, StoredResponse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Incoming;
 use crate::http::error::Answered;
@@ -71,6 +75,7 @@ impl Asker {
         let query = query.map_err(|error| Error::invalid_input(format!("query: {error}")))?.into_inner();
         let visitor = Visitor::of(request)?;
         let tenant = visitor.tenant(query.tenant.clone(), "tenant")?;
+        check_tenant(&tenant).map_err(|error| Error::invalid_field("tenant", error.to_string()))?;
         let conversations = state.opened()?.conversations.clone();
         let place = state.place(request, Work::Look).await?;
         Ok(Self { _place: place, conversations, visitor, tenant, query })
@@ -85,8 +90,15 @@ impl Asker {
         conversation_of(&self.conversations, &self.visitor, &self.tenant, id).await
     }
 
-    /// The page of a list that is asked for. Lists begin with the newest, unless the oldest is wanted first.
-    fn page(&self, mut all: Vec<Value>) -> Result<ItemList> {
+    /// The page of a list that is asked for.
+    fn page(&self, all: Vec<Value>) -> Result<ItemList> {
+        let (shown, has_more) = self.part(all, |item| item["id"].as_str())?;
+        Ok(ItemList::of(shown, has_more))
+    }
+
+    /// The part of a list, the oldest first, that is asked for, and whether there is more behind it. Lists begin with the newest, unless the oldest
+    /// is wanted first.
+    fn part<T>(&self, mut all: Vec<T>, id: impl Fn(&T) -> Option<&str>) -> Result<(Vec<T>, bool)> {
         let ItemsQuery { after, limit, order, .. } = &self.query;
         let limit = limit.unwrap_or(LISTED);
         if !(1..=MOST_LISTED).contains(&limit) {
@@ -98,13 +110,13 @@ impl Asker {
         }
         let begin = match after {
             None => 0,
-            Some(after) => match all.iter().position(|item| item["id"] == after.as_str()) {
+            Some(after) => match all.iter().position(|item| id(item) == Some(after.as_str())) {
                 Some(at) => at + 1,
                 None => return Err(Error::invalid_field("after", "`after` must be the id of an item of this list")),
             },
         };
         let has_more = all.len() > begin + limit;
-        Ok(ItemList::of(all.into_iter().skip(begin).take(limit).collect(), has_more))
+        Ok((all.into_iter().skip(begin).take(limit).collect(), has_more))
     }
 }
 
@@ -140,10 +152,15 @@ async fn cancel(state: web::Data<State>, request: HttpRequest, id: web::Path<Str
 /// A tenant's conversations, which OpenAI's API does not have.
 async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
     let asker = Asker::of(&state, &request).await?;
+    let may_read = |collections: &BTreeSet<String>| may_read(&asker.visitor, collections);
     let all = asker.conversations.list(&asker.tenant).await?;
-    let readable = all.iter().rev().filter(|found| may_read(&asker.visitor, &found.collections));
-    let rows = readable.map(|found| serde_json::to_value(Conversation::from(found)).unwrap_or_default()).collect();
-    Ok(HttpResponse::Ok().json(asker.page(rows)?))
+    let readable: Vec<ConversationKey> = all.into_iter().rev().filter(|key| may_read(&key.collections)).collect();
+    let (shown, has_more) = asker.part(readable, |key| Some(key.id.as_str()))?;
+    let heads = asker.conversations.heads(&asker.tenant, shown.into_iter().map(|key| key.id).collect()).await?;
+    // One that is from another collection meanwhile may be for others alone.
+    let shown = heads.iter().filter(|head| may_read(&head.collections));
+    let rows = shown.map(|head| serde_json::to_value(Conversation::from(head)).unwrap_or_default()).collect();
+    Ok(HttpResponse::Ok().json(ItemList::of(rows, has_more)))
 }
 
 async fn begin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
@@ -223,7 +240,12 @@ async fn add_items(
     }
     let items = checked(items, &asker.conversations)?;
     let added = items.clone();
-    let collections = asker.visitor.collection_if(collection)?.into_iter().collect();
+    let collection = asker.visitor.collection_if(collection)?;
+    // It is kept, and there may be no such collection: nothing else says that it is a name.
+    if let Some(name) = &collection {
+        check_stored_name(name).map_err(|error| Error::invalid_field("collection", error.to_string()))?;
+    }
+    let collections = collection.into_iter().collect();
     let addition = Addition { items, replaces, collections, ..Addition::default() };
     let changed = asker.conversations.append(&asker.tenant, &id, addition).await?;
     changed.ok_or_else(|| no_such("conversation", &id))?;

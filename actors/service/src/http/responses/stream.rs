@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Requested;
 use super::kept::Keeping;
 use crate::error::{Error, Result};
+use crate::http::body::value_bytes;
 use crate::http::error::body;
 use crate::http::reply::{Prompted, Reply};
 use crate::http::shape;
@@ -60,6 +61,8 @@ pub struct ResponseStream {
     open: Option<(Open, String)>,
     /// How it is kept.
     keeping: Option<Keeping>,
+    /// What it repeats of its request, and keeps of it, takes of memory.
+    held_bytes: usize,
 }
 
 impl ResponseStream {
@@ -71,6 +74,8 @@ impl ResponseStream {
             "incomplete_details": null, "model": model, "output": [], "previous_response_id": null, "store": false,
             "usage": null, "metadata": {}, "background": false, "truncation": "disabled",
         });
+        let repeated: usize = requested.echo.values().map(value_bytes).sum();
+        let held_bytes = repeated + requested.keeping.as_ref().map_or(0, Keeping::held_bytes);
         for (name, value) in requested.echo {
             response[name] = value;
         }
@@ -79,7 +84,7 @@ impl ResponseStream {
                 response[name] = default;
             }
         }
-        Self { response, sequence: 0, open: None, keeping: requested.keeping }
+        Self { response, sequence: 0, open: None, keeping: requested.keeping, held_bytes }
     }
 
     fn event(&mut self, kind: &str, mut fields: Value) -> Value {
@@ -224,6 +229,10 @@ impl Reply for ResponseStream {
     fn whole(&self) -> Value {
         self.response.clone()
     }
+
+    fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
 }
 
 #[cfg(test)]
@@ -279,6 +288,17 @@ mod tests {
             let typed: ResponseEvent = serde_json::from_value(event.clone()).unwrap();
             assert_eq!(serde_json::to_value(typed).unwrap(), *event);
         }
+    }
+
+    #[test]
+    fn what_is_repeated_of_a_request_is_counted() {
+        let stream = |echo: Value| {
+            let echo = echo.as_object().unwrap().clone();
+            ResponseStream::new("resp_1".into(), &Env::seeded(1, 5_000), "m", Requested { echo, keeping: None })
+        };
+        assert_eq!(stream(json!({})).held_bytes(), 0);
+        let held = stream(json!({ "tools": [{ "x": vec![0; 1000] }], "instructions": "i".repeat(500) })).held_bytes();
+        assert!(held > 1000 * size_of::<Value>() + 500, "{held}");
     }
 
     #[test]
