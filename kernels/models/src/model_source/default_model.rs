@@ -98,7 +98,15 @@ async fn from_hub() -> Result<PathBuf> {
     }
     plan.check_room()?;
     announce(WHEEL.what, plan.missing_bytes(), &format!("the hub's {REPOSITORY}"));
-    plan.fetch().await
+    let path = plan.fetch().await?;
+    // A file that was there before is taken as it is.
+    hub::cached_file(&id, FILE, SHA256).ok_or_else(|| {
+        let message = format!(
+            "{} has not SHA-256 {SHA256}, and is not used; remove it, to have it fetched again",
+            path.display()
+        );
+        Error::new(ErrorKind::Unavailable, message)
+    })
 }
 
 /// `copy FILE to PLACE`, or what stands for it where there is no such place.
