@@ -363,6 +363,22 @@ async fn a_revision_is_removed_without_what_others_need() {
     assert_eq!(cached(&folder), BTreeSet::new());
 }
 
+/// The blobs of another commit are on a disk that is not there now, so that no file of it can be read.
+#[tokio::test]
+async fn a_revision_is_removed_without_a_commit_that_cannot_be_read() {
+    let folder = Folder::new();
+    let endpoint = large(&folder).serve();
+    let fetched = said(&folder, &endpoint, &["fetch", "somebody/tiny"]).await;
+    let other = Path::new(fetched[0]["path"].as_str().unwrap()).with_file_name("a".repeat(40));
+    std::fs::create_dir(&other).unwrap();
+    std::os::unix::fs::symlink("/not-mounted/model.safetensors", other.join("model.safetensors")).unwrap();
+    said(&folder, &endpoint, &["remove", &format!("somebody/tiny@{COMMIT}"), "--yes"]).await;
+    assert!(other.join("model.safetensors").is_symlink() && !other.with_file_name(COMMIT).exists());
+    // Whoever names the repository means all of it.
+    said(&folder, &endpoint, &["remove", "somebody/tiny", "--yes"]).await;
+    assert!(!other.exists());
+}
+
 #[tokio::test]
 async fn what_the_service_uses_is_not_removed() {
     let folder = Folder::new();
