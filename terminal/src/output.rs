@@ -30,7 +30,18 @@ pub fn json(value: &impl Serialize) -> Result<()> {
 
 /// Text from a model or a document, without what could steer a terminal.
 pub fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    text.chars().filter(|c| !steers(*c) || matches!(c, '\n' | '\t')).collect()
+}
+
+/// Whether a character changes how others are shown: orders to the terminal, and marks that turn the direction of writing, by which
+/// `invoice\u{202e}fdp.exe` looks like the name of another file. Letters of Arabic and Hebrew have their direction themselves, so that words
+/// without such marks stay what they are; what joins and parts letters within a word (U+200C, U+200D) is no such mark, and stays.
+fn steers(c: char) -> bool {
+    let turns = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
+    );
+    c.is_control() || turns
 }
 
 /// As [`printable`], on one line of at most `width` characters.
@@ -78,6 +89,13 @@ mod tests {
     fn a_terminal_is_not_steered() {
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a[2Jb\nc");
         assert_eq!(one_line("a\n b   c", 10), "a b c");
+        assert_eq!(printable("invoice\u{202e}fdp.exe a\u{2066}b\u{2069}\u{200f}"), "invoicefdp.exe ab");
+        assert_eq!(one_line("(\u{202b}a\u{202c})\u{61c} b", 10), "(a) b");
+        // Hebrew, Arabic, Persian with a non-joiner, and signs that are joined.
+        for text in ["שלום, עולם", "مرحبا (بالعالم)", "می\u{200c}خواهم", "👩\u{200d}👧"]
+        {
+            assert_eq!((printable(text), one_line(text, 20)), (text.to_owned(), text.to_owned()));
+        }
         assert_eq!(one_line("abcdef", 4), "abc…");
     }
 }

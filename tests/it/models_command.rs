@@ -340,6 +340,28 @@ async fn what_the_disk_has_no_room_for_and_what_cannot_run_is_not_begun() {
 }
 
 #[tokio::test]
+async fn what_is_read_before_a_fetch_is_bounded() {
+    let folder = Folder::new();
+    let mut repo = large(&folder);
+    repo.files.insert("config.json".into(), format!("[{}0]", "0,".repeat(3 << 20)).into_bytes());
+    models(&folder, &repo.serve(), &["show", "somebody/tiny"]).await.failed_with(&["config.json has 6291459 bytes"]);
+    // The heads of all shards, together.
+    let mut repo = large(&folder);
+    let shards = [1, 2].map(|shard| format!("model-0000{shard}-of-00002.safetensors"));
+    let index = json!({ "weight_map": { "a": shards[0], "b": shards[1] } });
+    repo.files.insert("model.safetensors.index.json".into(), index.to_string().into_bytes());
+    let weights = repo.files.remove("model.safetensors").unwrap();
+    repo.files.insert(shards[0].clone(), weights);
+    // As much as one head may have by itself; none of it is asked for.
+    repo.files.insert(shards[1].clone(), [&100_000_000_u64.to_le_bytes()[..], &[b' '; 100]].concat());
+    let endpoint = repo.serve();
+    for verb in ["show", "fetch"] {
+        models(&folder, &endpoint, &[verb, "somebody/tiny"]).await.failed_with(&["heads of the weights", "together"]);
+    }
+    assert_eq!(cached(&folder), BTreeSet::new());
+}
+
+#[tokio::test]
 async fn a_revision_is_removed_without_what_others_need() {
     let folder = Folder::new();
     let first = large(&folder);
@@ -361,6 +383,22 @@ async fn a_revision_is_removed_without_what_others_need() {
         .failed_with(&["somebody/tiny@v3", "not in"]);
     said(&folder, &endpoint, &["remove", "somebody/tiny@main", "--yes"]).await;
     assert_eq!(cached(&folder), BTreeSet::new());
+}
+
+/// The blobs of another commit are on a disk that is not there now, so that no file of it can be read.
+#[tokio::test]
+async fn a_revision_is_removed_without_a_commit_that_cannot_be_read() {
+    let folder = Folder::new();
+    let endpoint = large(&folder).serve();
+    let fetched = said(&folder, &endpoint, &["fetch", "somebody/tiny"]).await;
+    let other = Path::new(fetched[0]["path"].as_str().unwrap()).with_file_name("a".repeat(40));
+    std::fs::create_dir(&other).unwrap();
+    std::os::unix::fs::symlink("/not-mounted/model.safetensors", other.join("model.safetensors")).unwrap();
+    said(&folder, &endpoint, &["remove", &format!("somebody/tiny@{COMMIT}"), "--yes"]).await;
+    assert!(other.join("model.safetensors").is_symlink() && !other.with_file_name(COMMIT).exists());
+    // Whoever names the repository means all of it.
+    said(&folder, &endpoint, &["remove", "somebody/tiny", "--yes"]).await;
+    assert!(!other.exists());
 }
 
 #[tokio::test]

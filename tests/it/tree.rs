@@ -333,6 +333,7 @@ const MAY_REMOVE: &[(&str, usize, &str)] = &[
         2,
         "what its setting says is too old or too much: answers that clients might have gone on from",
     ),
+    ("actors/service/src/http/audit.rs", 1, "days of the audit log, but for as many as its setting keeps"),
     ("kernels/models/src/embedder_source.rs", 1, "which model is remembered"),
     ("kernels/models/src/hub/cache.rs", 1, "what a download left"),
     ("kernels/models/src/hub/fetch.rs", 2, "a download that is of no use"),

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use super::{Encode, Item, Module, Parameter, Role, Roles, Schema, Union};
 use ragstone_env::{Error, ErrorKind, Result};
 
+/// Bytes of the paths of a schema's modules, each again for each text and parameter of its module. A path says the names of all that its
+/// module is in, so that few bytes of text make many of paths, which are kept with every text's key. A flat schema has fewer, however long.
+const MOST_PATH_BYTES: usize = 1 << 21;
+
 /// A schema's tokens and their positions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
@@ -73,11 +77,19 @@ impl Layout {
     /// Lays a schema out. `roles` are those of the model's chat template; `None` where it has none.
     ///
     /// # Errors
-    /// `InvalidInput` if the schema has roles and the model has none, if a scaffold is longer than its parameter, or if it has more than
-    /// `most` positions.
+    /// `InvalidInput` if the schema has roles and the model has none, if a scaffold is longer than its parameter, or if the paths of its
+    /// modules are too long together; `ContextLength` if it has more than `most` positions.
     pub fn of(schema: &Schema, roles: Option<&Roles>, encode: &dyn Encode, most: u32) -> Result<Self> {
         let mut writer = Writer { roles, encode, most, last: None, pieces: Vec::new() };
         let top = writer.block(&schema.name, true, &schema.items, 0)?;
+        let bytes = path_bytes(&top, 0);
+        if bytes > MOST_PATH_BYTES {
+            let message = format!(
+                "the paths of the schema's modules, such as `a/b` of `b` in `a`, have {bytes} bytes, each counted for each of its texts, and \
+                 {MOST_PATH_BYTES} are the most: give the modules shorter names, or nest them less"
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
         Ok(Self { name: schema.name.clone(), top, last: writer.last })
     }
 
@@ -95,6 +107,17 @@ impl Part {
             Self::Module(block) => block.start,
         }
     }
+}
+
+/// Bytes of the paths of a block, whose own has so many, and of what it contains.
+fn path_bytes(block: &Block, path: usize) -> usize {
+    let below = |inner: &Block| path_bytes(inner, path + 1 + inner.name.len());
+    let parts = block.parts.iter().map(|part| match part {
+        Part::Text { .. } | Part::Parameter { .. } => path,
+        Part::Module(inner) => below(inner),
+        Part::Union { members, .. } => members.iter().map(below).sum(),
+    });
+    path + parts.sum::<usize>()
 }
 
 struct Writer<'a> {

@@ -101,12 +101,19 @@ pub fn cached(id: &HubId) -> Option<PathBuf> {
     is_whole(&folder).then_some(folder)
 }
 
-/// A file of `id` in the hub's cache, where its bytes are known to have this SHA-256: the cache names them so.
+/// A file of `id` in the hub's cache, where its bytes have this SHA-256.
 pub fn cached_file(id: &HubId, name: &str, sha256: &str) -> Option<PathBuf> {
     let repository = Repository::of(id)?;
     let path = repository.file(&repository.commit(&id.revision)?, name)?;
-    let bytes = path.canonicalize().ok()?;
-    bytes.file_name().is_some_and(|blob| blob.eq_ignore_ascii_case(sha256)).then_some(path)
+    has_sha256(&path, sha256).then_some(path)
+}
+
+/// Whether the bytes of a file of a snapshot have this SHA-256: by the name that the cache gives to what it links to. Where there are no links,
+/// because the file system has none or the cache was copied without them, they are read.
+fn has_sha256(path: &Path, sha256: &str) -> bool {
+    let Ok(bytes) = path.canonicalize() else { return false };
+    let is_named_so = bytes.file_name().is_some_and(|blob| blob.eq_ignore_ascii_case(sha256));
+    is_named_so || cache::sha256(&bytes).is_ok_and(|found| found.eq_ignore_ascii_case(sha256))
 }
 
 /// Whether a folder has everything that a model needs.
@@ -189,6 +196,25 @@ mod tests {
             assert_eq!(id.as_ref().map(|id| (&*id.name, &*id.revision)), expected, "{text}");
         }
         assert_eq!(HubId::parse("a/b@v1").unwrap().to_string(), "a/b@v1");
+    }
+
+    #[test]
+    fn a_file_that_is_no_link_is_known_by_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        // Of `abc`, from FIPS 180-2.
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert!(has_sha256(&write("copy", "abc"), sha256));
+        assert!(!has_sha256(&write("other", "abd"), sha256));
+        assert!(!has_sha256(&dir.path().join("none"), sha256));
+        // A blob was compared when it got its name, and is not read again.
+        let (blob, link) = (write(sha256, "not read"), dir.path().join("link"));
+        std::os::unix::fs::symlink(blob, &link).unwrap();
+        assert!(has_sha256(&link, sha256));
     }
 
     #[test]

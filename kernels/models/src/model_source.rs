@@ -51,10 +51,9 @@ pub async fn find(setting: Option<&str>, offline: bool, models: &Path) -> Result
         return match default_model::find(offline).await {
             Ok(path) => Ok(the_default(path)),
             Err(missing) => {
-                let note = missing.note();
-                tracing::warn!("{note}");
+                tracing::warn!("{}", missing.note());
                 TOLD.store(true, Ordering::Relaxed);
-                unpacked(models, note).await
+                unpacked(models, missing.note_for_clients()).await
             }
         };
     };

@@ -9,7 +9,7 @@ use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::gguf::Gguf;
 use ragstone_kernels::model::{LoadOptions, kv_layout, weight_format, weights_in_memory};
-use ragstone_kernels::weights::{HEAD_BYTES, TensorShape, head_length, main_dtype, shapes_of_head};
+use ragstone_kernels::weights::{HEAD_BYTES, MOST_HEAD_BYTES, TensorShape, head_length, main_dtype, shapes_of_head};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -23,6 +23,8 @@ const FORMATS: [WeightFormat; 4] = [WeightFormat::Stored, WeightFormat::Bf16, We
 /// What is read of a GGUF file at first, and at most: vocabularies of 250,000 tokens take some 10 MB.
 const GGUF_HEAD_BYTES: u64 = 2 << 20;
 const MOST_GGUF_HEAD_BYTES: u64 = 128 << 20;
+/// Of a `config.json`, which becomes values of many times its size; the longest ones name some ten thousand classes.
+const MOST_CONFIG_BYTES: usize = 4 << 20;
 /// What the configuration may read of the tensors that the file begins with: factors of rotary frequencies.
 const GGUF_FACTOR_BYTES: u64 = 4096;
 
@@ -103,11 +105,20 @@ impl Facts {
             return Self::of_remote_gguf(plan, name).await;
         }
         let config = plan.read("config.json").await?;
-        let mut tensors = Vec::new();
+        let (mut tensors, mut bytes) = (Vec::new(), 0);
         for file in plan.weights() {
             let named = |error: Error| Error::new(error.kind(), format!("{} of {}: {error}", file.name, plan.id));
             let first = plan.read_part(&file.name, 0, HEAD_BYTES).await?;
             let length = head_length(&first).map_err(named)?;
+            // All of them are in memory together; those of the largest models have a tenth of this.
+            bytes += length;
+            if bytes > MOST_HEAD_BYTES {
+                let message = format!(
+                    "the heads of the weights of {} have more than {MOST_HEAD_BYTES} bytes together; take another model",
+                    plan.id
+                );
+                return Err(Error::new(ErrorKind::Incompatible, message));
+            }
             let head = plan.read_part(&file.name, HEAD_BYTES, length).await?;
             tensors.extend(shapes_of_head(&head).map_err(named)?);
         }
@@ -115,6 +126,13 @@ impl Facts {
     }
 
     fn of_folder(config: &[u8], tensors: Vec<TensorShape>, has: impl Fn(&str) -> bool) -> Result<Self> {
+        if config.len() > MOST_CONFIG_BYTES {
+            let message = format!(
+                "config.json has {} bytes, and {MOST_CONFIG_BYTES} are the most that are read; take another model",
+                config.len()
+            );
+            return Err(Error::new(ErrorKind::Incompatible, message));
+        }
         let value: Value = serde_json::from_slice(config).map_err(|error| {
             Error::new(ErrorKind::Incompatible, format!("config.json is no JSON ({error}); fetch it again"))
         })?;
@@ -199,7 +217,10 @@ impl Facts {
             }
             // What only reads is computed in f32; bf16 tables stay what they are.
             None => {
-                let bytes = self.tensors.iter().map(|tensor| tensor.elements() * if tensor.is_bf16() { 2 } else { 4 });
+                let bytes = self
+                    .tensors
+                    .iter()
+                    .map(|tensor| tensor.elements().saturating_mul(if tensor.is_bf16() { 2 } else { 4 }));
                 (vec![memory("stored", bytes.fold(0, u64::saturating_add), 0, true)], None)
             }
         };

@@ -240,3 +240,24 @@ fn the_head_alone_says_what_the_whole_file_says() {
         assert!(shapes_of_head(bad).is_err(), "{}", bad.escape_ascii());
     }
 }
+
+/// What follows is not even looked at: a head is refused before anything of it is made.
+#[test]
+fn a_head_takes_no_more_memory_than_its_text() {
+    let long = "1,".repeat(1_000_000);
+    for (begins, words) in [
+        (r#"{"a":["#, "invalid type"),
+        (r#"{"a":{"dtype":["#, "invalid type"),
+        (r#"{"a":{"dtype":"F32","shape":["#, "more than 8 dimensions"),
+    ] {
+        let error = shapes_of_head(format!("{begins}{long}").as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("\"a\"") && error.contains(words), "{error}");
+    }
+    let json = format!(r#"{{"__metadata__":{{"a":[{long}1]}},"b":{{"dtype":"F32","shape":[2,3],"more":[{long}1]}}}}"#);
+    let tensor = TensorShape { name: "b".into(), dtype: "F32".into(), shape: vec![2, 3] };
+    assert_eq!(shapes_of_head(json.as_bytes()).unwrap(), [tensor]);
+    let named = format!(r#"{{"{}":1}}"#, "n".repeat(1_000_000));
+    assert!(shapes_of_head(named.as_bytes()).unwrap_err().to_string().len() < 500);
+    let huge = |dtype: &str| TensorShape { name: String::new(), dtype: dtype.into(), shape: vec![usize::MAX, 2] };
+    assert_eq!(main_dtype(&[huge("BF16"), huge("BF16")]), "BF16");
+}

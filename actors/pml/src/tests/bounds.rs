@@ -40,6 +40,32 @@ fn what_multiplies_in_a_schema_is_bounded() {
     assert!(Schema::parse(&scaffolds(257), &()).unwrap_err().to_string().contains("at most 256 scaffolds"));
 }
 
+/// Names of modules in modules multiply: each path has those of all that its module is in, and is kept for each of its texts.
+#[test]
+fn paths_of_nested_modules_are_bounded() {
+    let nested = |width: usize, inner: &str| {
+        let open = many(28, |at| {
+            let name = format!("m{at}");
+            format!("<module name='{name:x<width$}'>")
+        });
+        lay(&format!("<schema name='s'>{open}{inner}{}</schema>", "</module>".repeat(28)))
+    };
+    let union = format!("<union>{}</union>", many(2000, |at| format!("<module name='a{at}'>c</module>")));
+    let parameters = many(2000, |at| format!("c<parameter name='p{at}' length='1'/>"));
+    for inner in [union, parameters] {
+        let error = nested(128, &inner).unwrap_err();
+        assert_eq!(error.kind(), ragstone_env::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("shorter names, or nest them less"), "{error}");
+        nested(3, &inner).unwrap();
+    }
+    // As long as a document can be, and flat.
+    let flat = many(5500, |at| {
+        let name = format!("m{at}");
+        format!("<module name='{name:x<128}'>c</module>")
+    });
+    lay(&format!("<schema name='s'>{flat}</schema>")).unwrap();
+}
+
 /// A prompt that imports all of a schema's many modules, and an error that does not name them all.
 #[test]
 fn many_modules_are_found_by_name() {

@@ -30,8 +30,9 @@ use crate::config::Surface;
 use crate::conversations::told_id;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the names of its files begin with: all that begin so in its folder are its own, and the oldest of them go.
+/// What the names of its files begin and end with, around the day: all that are called so in its folder are its own, and the oldest of them go.
 const PREFIX: &str = "ragstone-audit";
+const SUFFIX: &str = "jsonl";
 /// Longer names are cut.
 const MOST_NAME_CHARS: usize = 200;
 /// Names of one kind that are written, at the most: of a thousand documents the first.
@@ -103,17 +104,23 @@ impl AuditLog {
         let file = RollingFileAppender::builder()
             .rotation(Rotation::DAILY)
             .filename_prefix(PREFIX)
-            .filename_suffix("jsonl")
-            .max_log_files(files)
+            .filename_suffix(SUFFIX)
             .build(folder);
         let file = Mutex::new(file.map_err(|error| refused(error.to_string()))?);
         let (written, wakes) = sync_channel(1);
-        let folder = folder.to_owned();
+        let (folder, clock) = (folder.to_owned(), Env::system());
+        let remove = move |folder: &Path| {
+            if let Err(error) = remove_old(folder, files, &day(clock.now_unix_ms())) {
+                tracing::error!(%error, folder = %folder.display(), "old files of the audit log are not removed; remove them by hand");
+            }
+        };
+        remove(&folder);
         Env::spawn("audit-sync", move || {
             for () in wakes {
                 if let Err(error) = sync_newest(&folder) {
                     tracing::error!(%error, "the audit log is written, but the disk does not say that it has it");
                 }
+                remove(&folder);
             }
         })?;
         Ok(Self { file, written })
@@ -144,6 +151,43 @@ fn sync_newest(folder: &Path) -> std::io::Result<()> {
         sync_folder(folder)?;
     }
     Ok(())
+}
+
+/// Removes all but the last `files` of the days up to this one, by the days in their names. The library that writes them could, but removes
+/// one too many at a start, today's where only one is kept, and goes by when a file was made here, which says nothing in a folder that was
+/// copied. Files of later days, from when a clock was wrong, stay: beside them today's would be the oldest.
+fn remove_old(folder: &Path, files: usize, today: &str) -> std::io::Result<()> {
+    let mut days = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if let Some(day) = entry.file_name().to_str().and_then(day_of).filter(|day| *day <= today)
+            && entry.file_type()?.is_file()
+        {
+            days.push(day.to_owned());
+        }
+    }
+    days.sort_unstable();
+    let old = days.len().saturating_sub(files);
+    for day in days.iter().take(old) {
+        match std::fs::remove_file(folder.join(format!("{PREFIX}.{day}.{SUFFIX}"))) {
+            // Another process with this log was faster.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// `2026-11-27`, UTC, as the names of files have it.
+fn day(unix_ms: u64) -> String {
+    rfc3339(unix_ms).chars().take(10).collect()
+}
+
+/// The day of a file of the log; `None` for what is none.
+fn day_of(name: &str) -> Option<&str> {
+    let day = name.strip_prefix(PREFIX)?.strip_prefix('.')?.strip_suffix(SUFFIX)?.strip_suffix('.')?;
+    let is_right = |(at, byte): (usize, u8)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() };
+    (day.len() == 10 && day.bytes().enumerate().all(is_right)).then_some(day)
 }
 
 /// The line of a client that left before its answer began, as web servers have it.
@@ -281,5 +325,54 @@ mod tests {
         let error = AuditLog::of(&surface).unwrap_err();
         assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("`audit_log`"), "{error}");
         assert!(AuditLog::of(&Surface::default()).unwrap().is_none());
+    }
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_start_keeps_todays_file_and_as_many_as_it_should() {
+        let folder = tempfile::tempdir().unwrap();
+        // The latest day is made first: what counts is its name.
+        for day in ["2020-01-03", "2020-01-02", "2020-01-01"] {
+            std::fs::write(folder.path().join(format!("ragstone-audit.{day}.jsonl")), "{}\n").unwrap();
+        }
+        let open = |files| {
+            let surface =
+                Surface { audit_log: Some(folder.path().to_owned()), audit_files: files, ..Surface::default() };
+            AuditLog::of(&surface).unwrap().unwrap()
+        };
+        open(2).file.lock().unwrap().write_all(b"{}\n").unwrap();
+        let left = names(folder.path());
+        assert!(left.len() == 2 && left[0].contains("2020-01-03"), "{left:?}");
+        for _ in 0..2 {
+            drop(open(1));
+            let kept = names(folder.path());
+            assert!(kept.contains(&left[1]) && !kept.contains(&left[0]), "{kept:?}");
+            assert_eq!(std::fs::read(folder.path().join(&left[1])).unwrap(), b"{}\n");
+        }
+    }
+
+    #[test]
+    fn files_of_later_days_and_of_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = [
+            "ragstone-audit.2026-01-01.jsonl",
+            "ragstone-audit.2026-01-02.jsonl",
+            "ragstone-audit.2026-01-02.jsonl.gz",
+            "ragstone-audit.2027-01-01.jsonl",
+            "ragstone-audit.old.jsonl",
+        ];
+        all.iter().for_each(|name| std::fs::write(folder.path().join(name), "").unwrap());
+        remove_old(folder.path(), 2, "2026-01-02").unwrap();
+        assert_eq!(names(folder.path()), all);
+        remove_old(folder.path(), 1, "2026-01-02").unwrap();
+        assert_eq!(names(folder.path()), all[1..]);
+        // Of a day that had nothing to write yet, the last one is kept.
+        remove_old(folder.path(), 1, "2026-01-03").unwrap();
+        assert_eq!(names(folder.path()), all[1..]);
     }
 }

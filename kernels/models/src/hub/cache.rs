@@ -12,6 +12,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::HubId;
 use crate::error::{Error, Result};
 
@@ -67,6 +69,18 @@ pub fn read(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is too long"));
     }
     Ok(bytes)
+}
+
+/// The SHA-256 of a file's bytes, in hexadecimal digits.
+pub fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 256 << 10]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex::encode(hash.finalize())),
+            read => hash.update(&buffer[..read]),
+        }
+    }
 }
 
 /// A repository's folder in the cache. Names that its methods take were checked.

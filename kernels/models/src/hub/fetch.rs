@@ -31,6 +31,8 @@ const MOST_HOPS: usize = 10;
 /// The hub as the environment names it.
 pub struct Hub {
     endpoint: String,
+    /// As people may see it.
+    shown: String,
     client: Client,
     token: Option<String>,
 }
@@ -54,7 +56,11 @@ impl Hub {
     /// `token` is shown to this hub alone, and to no place that it redirects to.
     pub fn from_environment(token: Option<String>) -> Result<Self> {
         let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
-        let endpoint = endpoint.unwrap_or_else(|| "https://huggingface.co".into()).trim_end_matches('/').to_owned();
+        Self::at(endpoint.as_deref().unwrap_or("https://huggingface.co"), token)
+    }
+
+    fn at(endpoint: &str, token: Option<String>) -> Result<Self> {
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
@@ -62,7 +68,7 @@ impl Hub {
             .user_agent(concat!("ragstone/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Error::internal(error.to_string()))?;
-        Ok(Self { endpoint, client, token })
+        Ok(Self { shown: shown(&endpoint), endpoint, client, token })
     }
 
     /// What the repository holds.
@@ -200,7 +206,7 @@ impl Hub {
 
     /// A request, and where it redirects to, with the headers of each step before the last.
     async fn get(&self, url: &str, range: Option<&str>, only: Option<&Place>) -> Result<(Response, Vec<HeaderMap>)> {
-        let mut at = Url::parse(url).map_err(|error| self.unreachable(&format!("{url}: {error}")))?;
+        let mut at = Url::parse(url).map_err(|error| self.unreachable(&error.to_string()))?;
         let origin = at.origin();
         let mut seen = Vec::new();
         for hop in 0..MOST_HOPS {
@@ -241,7 +247,7 @@ impl Hub {
                 )
             }
             403 => {
-                let page = format!("{}/{}", self.endpoint, id.name);
+                let page = format!("{}/{}", self.shown, id.name);
                 let advice = format!("accept its terms at {page}, and log in with `hf auth login`");
                 (ErrorKind::Forbidden, format!("the hub does not let you have {what} (status 403): {advice}"))
             }
@@ -259,9 +265,22 @@ impl Hub {
     fn unreachable(&self, why: &str) -> Error {
         let message = format!(
             "the Hugging Face hub at {} cannot be reached ({why}); run once online, or name a model that is on this machine",
-            self.endpoint
+            self.shown
         );
         Error::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// An endpoint without the name and password that a mirror's may have: what is told of it goes to logs.
+fn shown(endpoint: &str) -> String {
+    match Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https")) {
+        Some(url) if url.username().is_empty() && url.password().is_none() => endpoint.to_owned(),
+        Some(mut url) => match (url.set_username(""), url.set_password(None)) {
+            (Ok(()), Ok(())) => url.as_str().trim_end_matches('/').to_owned(),
+            _ => "HF_ENDPOINT".to_owned(),
+        },
+        // It may have them all the same: somebody forgot `https://`.
+        None => "HF_ENDPOINT".to_owned(),
     }
 }
 
@@ -420,6 +439,30 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[tokio::test]
+    async fn nobody_is_told_the_password_of_a_mirror() {
+        for (endpoint, told) in [
+            ("https://somebody:hunter2@hub.example/hf/", "https://hub.example/hf"),
+            ("https://hunter2@hub.example", "https://hub.example"),
+            ("http://hub.example:8080/", "http://hub.example:8080"),
+            ("somebody:hunter2@hub.example/hf", "HF_ENDPOINT"),
+            ("hunter2@hub.example", "HF_ENDPOINT"),
+        ] {
+            let hub = Hub::at(endpoint, None).unwrap();
+            let error = hub.unreachable("no route").to_string();
+            assert!(
+                error.contains(&format!("hub at {told} cannot be reached")) && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+        // What is no address, and what nobody answers at.
+        for endpoint in ["hunter2@hub.example", "http://somebody:hunter2@127.0.0.1:1"] {
+            let hub = Hub::at(endpoint, None).unwrap();
+            let error = hub.info(&HubId::parse("a/b").unwrap()).await.err().unwrap().to_string();
+            assert!(error.contains("cannot be reached") && !error.contains("hunter2"), "{error}");
+        }
     }
 
     #[test]

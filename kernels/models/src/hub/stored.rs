@@ -89,6 +89,14 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).map_or_else(|_| Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
 }
 
+/// Whether nothing but these lies in the folder of all snapshots, readable or not.
+fn has_only(folder: &Path, snapshots: &[Snapshot]) -> bool {
+    let is_one = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| snapshots.iter().any(|snapshot| snapshot.path == entry.path()))
+    };
+    fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_one))
+}
+
 /// The names of all files below a folder, as seen from it.
 fn walk(folder: &Path, prefix: &str, depth: usize, into: &mut Vec<String>) {
     for path in entries(folder) {
@@ -140,7 +148,8 @@ impl Removal {
         if has_revision && snapshots.is_empty() {
             return Err(missing());
         }
-        let is_whole = snapshots.len() == repository.snapshots.len();
+        // Of a revision alone: what cannot be read now may be another commit, whose blobs are elsewhere for a while.
+        let is_whole = !has_revision || has_only(&repository.folder.join("snapshots"), &snapshots);
         Ok(Self { repository, snapshots, is_whole })
     }
 

