@@ -7,9 +7,12 @@ containers that share the folder: who gets the lock of a file knows that its own
 import fcntl
 import glob
 import json
+import logging
 import mmap
 import os
 import uuid
+
+log = logging.getLogger("ragstone_kv")
 
 FOLDER = "/dev/shm"
 OURS = "ragstone_kv_"
@@ -92,6 +95,7 @@ def clear_leftovers(folder=FOLDER):
             gone += _remove_region(os.read(handle, 4096))
             os.unlink(path)
             gone.append(path)
+            log.warning("removed %s, which a dead engine left", path)
         except OSError:
             continue  # its owner lives, or somebody else was quicker
         finally:

@@ -36,7 +36,7 @@ class RagstoneHiCache(HiCacheStorage):
         self._writes = getattr(storage_config, "is_storage_writer", not storage_config.is_mla_model or storage_config.tp_rank == 0)
         self._link = None
         # The outgoing rows keep their name, and a kill leaves them.
-        _clear()
+        clear_leftovers()
 
     def register_mem_pool_host(self, mem_pool_host):
         super().register_mem_pool_host(mem_pool_host)
@@ -194,14 +194,6 @@ class _Outgoing(Rows):
 def _name(key):
     """Keys are chains of digests, with a suffix at times."""
     return hashlib.sha256(key.encode()).digest()
-
-
-def _clear():
-    try:
-        for path in clear_leftovers():
-            log.warning("removed %s, which a dead engine left", path)
-    except OSError as error:
-        log.warning("leftovers in /dev/shm were not looked for: %s", error)
 
 
 def _writable(tensor):

@@ -15,7 +15,8 @@ import vllm
 from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadingCounterMetadata, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from ragstone_kv import Link, Mark, Region, clear_leftovers, has_weights, instruction_set, weights_digest
+from ragstone_kv import Link, Mark, Region, has_weights, instruction_set, weights_digest
+from ragstone_kv import clear_leftovers as remove_leftovers
 
 log = logging.getLogger("vllm.ragstone")
 
@@ -68,7 +69,7 @@ class RagstoneTier(SecondaryTierManager):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         config = offloading_spec.config
         if clear_leftovers:
-            _clear()
+            remove_leftovers()
         _check_version(vllm.__version__)
         rows, stride = len(primary_kv_view), self._block_size_bytes
         # A view of rows cannot be indexed by row; one of bytes can be cut.
@@ -281,14 +282,6 @@ def _others(folder):
     """Other revisions with weights beside one, as the hub's cache has them: a folder each."""
     above, name = os.path.split(os.path.normpath(folder))
     return [other for other in os.listdir(above) if other != name and has_weights(os.path.join(above, other))]
-
-
-def _clear():
-    try:
-        for path in clear_leftovers():
-            log.warning("removed %s, which a dead engine left", path)
-    except OSError as error:
-        log.warning("leftovers in /dev/shm were not looked for: %s", error)
 
 
 def _mark(region):
