@@ -709,7 +709,7 @@ class HiCacheTests(Place):
         left = Path("/dev/shm") / f"ragstone_kv_0_{uuid.uuid4().hex}"
         left.write_bytes(bytes(STRIDE))
         self.addCleanup(lambda: left.unlink(missing_ok=True))
-        with self.assertLogs("sglang.ragstone", "WARNING"):
+        with self.assertLogs("ragstone_kv", "WARNING"):
             self.storage()
         self.assertEqual((left.exists(), os.path.exists(alive._out.path)), (False, True))
 
