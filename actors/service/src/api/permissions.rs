@@ -348,6 +348,23 @@ mod tests {
         }
     }
 
+    /// Each path stands in docs/http.md, with any word in the place of a name.
+    #[test]
+    fn every_path_is_described() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let words =
+            text.split(|c: char| c.is_whitespace() || "`?(),\"'|".contains(c)).filter(|word| word.starts_with('/'));
+        let described: Vec<Vec<&str>> =
+            words.map(|word| word.trim_end_matches(['.', ':', ';']).split('/').collect()).collect();
+        for rule in RULES {
+            let parts: Vec<&str> = rule.path.split('/').collect();
+            let is_like = |(word, part): (&&str, &&str)| word == part || (part.starts_with('{') && !word.is_empty());
+            let is_it = |words: &Vec<&str>| words.len() == parts.len() && words.iter().zip(&parts).all(is_like);
+            assert!(described.iter().any(is_it), "docs/http.md has no {}", rule.path);
+        }
+    }
+
     #[test]
     fn what_is_not_in_the_table_is_the_owners() {
         for keys in [KeyMode::Off, KeyMode::Required] {
