@@ -405,7 +405,7 @@ impl Inner {
         let gone: HashSet<usize> = gone.into_iter().collect();
         let left = |index: &usize| !gone.contains(index);
         let bytes: u64 = (0..all.len()).filter(left).map(|index| all[index].bytes).sum();
-        // What others have written since the look began counts on.
+        // What others have written since the look began counts on. It is never refused.
         let count = |now: u64| Some(bytes.saturating_add(now.saturating_sub(counted)));
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         if removed > 0 {

@@ -4,6 +4,7 @@
 //! vectors that are in no index: a third of its time, of 100,000 passages. Once nobody writes, the rest is done.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Corpus;
 use super::disk::caught;
@@ -11,30 +12,40 @@ use super::naming::unknown;
 use super::table::Collection;
 use crate::Result;
 use ragstone_env::lock::locked;
+use ragstone_env::{Env, Stopwatch};
+
+/// Nobody has written for so long: whoever adds documents one after the other does not wait for their files to be merged each time.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// What was seen of a collection's commits.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
-    seen: Option<u64>,
+    /// How many, and since when.
+    seen: Option<(u64, Stopwatch)>,
     compacted: Option<u64>,
 }
 
 impl Quiet {
-    /// Whether nobody has written since the last look, and what was written is not compacted yet.
-    fn look(&mut self, commits: u64) -> bool {
-        let is_quiet = self.seen.replace(commits) == Some(commits);
-        is_quiet && self.compacted != Some(commits)
+    /// Whether nobody has written for [`QUIET`], as far as looks show, and what was written is not compacted yet.
+    fn look(&mut self, commits: u64, env: &Env) -> bool {
+        match &self.seen {
+            Some((seen, since)) if *seen == commits => since.elapsed() >= QUIET && self.compacted != Some(commits),
+            _ => {
+                self.seen = Some((commits, env.stopwatch()));
+                false
+            }
+        }
     }
 }
 
 impl Corpus {
-    /// Collections that nobody has changed since the last call, and that were not [compacted](Self::compact) since. None of object storage, where other
+    /// Collections that nobody has changed for a minute, as far as earlier calls show, and that were not [compacted](Self::compact) since. None of object storage, where other
     /// nodes write.
     pub async fn uncompacted(&self) -> Vec<String> {
         let collections: Vec<Arc<Collection>> = self.inner.collections.lock().await.values().cloned().collect();
-        let mut uncompacted = Vec::new();
+        let (mut uncompacted, env) = (Vec::new(), &self.inner.options.env);
         for table in collections {
-            if table.shared().is_none() && locked(&table.quiet).look(table.commits()) {
+            if table.shared().is_none() && locked(&table.quiet).look(table.commits(), env) {
                 uncompacted.push(table.name.clone());
             }
         }
@@ -59,14 +70,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_is_the_same_at_two_looks_is_quiet_and_once() {
-        let mut quiet = Quiet::default();
-        assert!(!quiet.look(0), "nothing is known yet");
-        assert!(quiet.look(0) && quiet.look(0), "as long as nobody compacts it");
+    fn only_what_nobody_writes_for_a_while_is_quiet_and_once() {
+        let (env, mut quiet) = (Env::seeded(1, 5_000), Quiet::default());
+        assert!(!quiet.look(0, &env), "nothing is known yet");
+        env.advance(QUIET / 2);
+        assert!(!quiet.look(0, &env), "not for long");
+        env.advance(QUIET / 2);
+        assert!(quiet.look(0, &env) && quiet.look(0, &env), "as long as nobody compacts it");
         quiet.compacted = Some(0);
-        assert!(!quiet.look(0));
-        assert!(!quiet.look(2), "somebody wrote");
-        assert!(!quiet.look(4));
-        assert!(quiet.look(4));
+        assert!(!quiet.look(0, &env));
+        assert!(!quiet.look(2, &env), "somebody wrote");
+        env.advance(QUIET);
+        assert!(!quiet.look(4, &env), "and again");
+        env.advance(QUIET);
+        assert!(quiet.look(4, &env));
     }
 }

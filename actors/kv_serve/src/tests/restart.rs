@@ -24,45 +24,49 @@ fn blocks_are_hit_from_the_disk_after_a_restart() {
     assert_eq!((of_engine.loaded, of_engine.not_loaded), (3, 1));
 }
 
+const CHAIN: [u64; 6] = [1, 2, 3, 4, 5, 6];
+
+/// A daemon that ended, with a chain on a disk that has room for two blocks more.
+fn with_chain() -> Place {
+    let place = Place::new(0, 8 * 4600);
+    let daemon = place.daemon();
+    place.engine("e", &namespace()).store(&CHAIN);
+    drop(daemon);
+    place
+}
+
+/// Stores others until there is no room, and looks at what is left of the chain.
+fn end_leaves(daemon: &Server, engine: &mut Engine) {
+    engine.store(&[11, 12, 13, 14]);
+    assert!(daemon.blocks().inner().drain(Duration::from_secs(60)));
+    let has = engine.has(&CHAIN, false);
+    assert!(has[0] && !has[5], "{has:?}");
+    assert!(has.is_sorted_by(|a, b| a >= b), "a hole: {has:?}");
+}
+
 /// The trees forget at a restart what stands before what; a load tells them.
 #[test]
 fn a_chain_that_was_loaded_after_a_restart_is_evicted_from_its_end() {
-    let place = Place::new(0, 8 * 4600);
-    let chain = [1, 2, 3, 4, 5, 6];
-    let daemon = place.daemon();
-    place.engine("e", &namespace()).store(&chain);
-    drop(daemon);
+    let place = with_chain();
     let daemon = place.daemon();
     let mut engine = place.engine("e", &namespace());
-    assert_eq!(engine.load(&chain), [true; 6]);
-    engine.store(&[11, 12, 13, 14]);
-    assert!(daemon.blocks().inner().drain(Duration::from_secs(60)));
-    let has = engine.has(&chain, false);
-    assert!(has[0] && !has[5], "{has:?}");
-    assert!(has.is_sorted_by(|a, b| a >= b), "a hole: {has:?}");
+    assert_eq!(engine.load(&CHAIN), [true; 6]);
+    end_leaves(&daemon, &mut engine);
 }
 
 /// What stands behind a gap is not taken for the next of what stands before it.
 #[test]
 fn a_chain_that_was_loaded_with_a_gap_is_evicted_from_its_end_all_the_same() {
-    let place = Place::new(0, 8 * 4600);
-    let chain = [1, 2, 3, 4, 5, 6];
-    let daemon = place.daemon();
-    place.engine("e", &namespace()).store(&chain);
-    drop(daemon);
+    let place = with_chain();
     let daemon = place.daemon();
     let mut engine = place.engine("e", &namespace());
     place.env.set_fail_point("disk.read_frame", FailMode::Error(ErrorKind::Corrupt), 1);
     assert_eq!(engine.load(&[2]), [false]);
     place.env.set_fail_point("disk.read_frame", FailMode::Off, 1);
-    assert_eq!(engine.load(&chain), [true, false, true, true, true, true]);
-    assert_eq!(engine.store(&chain)[1], Stored::Accepted);
-    assert_eq!(engine.load(&chain), [true; 6]);
-    engine.store(&[11, 12, 13, 14]);
-    assert!(daemon.blocks().inner().drain(Duration::from_secs(60)));
-    let has = engine.has(&chain, false);
-    assert!(has[0] && !has[5], "{has:?}");
-    assert!(has.is_sorted_by(|a, b| a >= b), "a hole: {has:?}");
+    assert_eq!(engine.load(&CHAIN), [true, false, true, true, true, true]);
+    assert_eq!(engine.store(&CHAIN)[1], Stored::Accepted);
+    assert_eq!(engine.load(&CHAIN), [true; 6]);
+    end_leaves(&daemon, &mut engine);
 }
 
 #[test]

@@ -108,11 +108,17 @@ impl AuditLog {
             .build(folder);
         let file = Mutex::new(file.map_err(|error| refused(error.to_string()))?);
         let (written, wakes) = sync_channel(1);
-        let (folder, clock) = (folder.to_owned(), Env::system());
-        let remove = move |folder: &Path| {
-            if let Err(error) = remove_old(folder, files, &day(clock.now_unix_ms())) {
+        let (folder, clock, mut looked) = (folder.to_owned(), Env::system(), String::new());
+        let mut remove = move |folder: &Path| {
+            let today = day(clock.now_unix_ms());
+            // There is a file more once a day.
+            if today == looked {
+                return;
+            }
+            if let Err(error) = remove_old(folder, files, &today) {
                 tracing::error!(%error, folder = %folder.display(), "old files of the audit log are not removed; remove them by hand");
             }
+            looked = today;
         };
         remove(&folder);
         Env::spawn("audit-sync", move || {
@@ -326,6 +332,7 @@ mod tests {
         assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("`audit_log`"), "{error}");
         assert!(AuditLog::of(&Surface::default()).unwrap().is_none());
     }
+
     fn names(folder: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(folder).unwrap();
         let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -107,7 +107,7 @@ impl Library {
         tidied.await
     }
 
-    /// Merges the files of collections that nobody has changed since it was last looked.
+    /// Merges the files of collections that nobody has changed for a while.
     async fn compact(&self) {
         for name in self.0.corpus.uncompacted().await {
             let corpus = self.0.corpus.clone();

@@ -1,6 +1,10 @@
 //! Collections that nobody changes any more.
 
+use std::time::Duration;
+
 use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// What a search pays for: files, and vectors in no index.
 async fn left(corpus: &Corpus) -> (usize, u64) {
@@ -23,7 +27,8 @@ async fn found(corpus: &Corpus) -> Vec<Vec<String>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_upserts_left_is_merged_once_nobody_writes_and_found_as_before() {
     let folder = tempfile::tempdir().unwrap();
-    let options = CorpusOptions { vector_index_rows: 1000, ..CorpusOptions::default() };
+    let env = Env::seeded(1, 1_700_000_000_000);
+    let options = CorpusOptions { vector_index_rows: 1000, env: env.clone(), ..CorpusOptions::default() };
     let corpus = open_with(folder.path(), ENCODER, options).await.unwrap();
     let texts: Vec<Document> =
         (0..1420).map(|n| document(&format!("d{n:04}"), &format!("The bridge of stone{n} at mile {n}."))).collect();
@@ -37,7 +42,9 @@ async fn what_upserts_left_is_merged_once_nobody_writes_and_found_as_before() {
     let (_, unindexed) = left(&corpus).await;
     assert!(unindexed > 257, "what is in proportion to what was written: {unindexed}");
     let before = found(&corpus).await;
+    env.advance(MINUTE);
     assert!(corpus.uncompacted().await.is_empty(), "somebody wrote");
+    env.advance(MINUTE);
     assert_eq!(corpus.uncompacted().await, ["c"]);
     corpus.compact("c").await.unwrap();
     let (files, unindexed) = left(&corpus).await;
@@ -49,6 +56,7 @@ async fn what_upserts_left_is_merged_once_nobody_writes_and_found_as_before() {
     // Whoever changes it next, and goes, has it merged again.
     corpus.delete("c", "d0007", &()).await.unwrap();
     assert!(corpus.uncompacted().await.is_empty());
+    env.advance(MINUTE);
     assert_eq!(corpus.uncompacted().await, ["c"]);
     corpus.compact("c").await.unwrap();
     assert!(!find(&corpus, "stone7 bridge", SearchMode::FullText, 1).await.contains(&"d0007".to_owned()));
